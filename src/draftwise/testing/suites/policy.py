@@ -1,24 +1,334 @@
-"""The conformance suite of a policy."""
+"""The conformance suite of a policy: its decisions, the text, and what it saves and merges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import deepcopy
-from math import inf, isnan
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass
+from itertools import count
+from math import inf, isclose, isnan
 from random import Random
+from time import perf_counter
 from typing import Any
 
 from ...core.arms import Arm, Context, Decision, Stop
+from ...core.loop import Loop
 from ...core.outcomes import Feedback
-from ...core.roles import Policy
+from ...core.roles import Drafter, Policy
+from ...core.sampling import Sampling
 from ...core.stops import RULES
+from ...drafters.lookup.ngram import NgramDrafter
+from ...drafters.together import TogetherDrafter
+from ...errors import UserError
 from ...policies.arms import TOGETHER
+from ...policies.bandit import BanditPolicy
 from ...policies.catalogue import Method
-from .checks import fail, holds, suite_of
-from .decided import TextsDecided
-from .games import FIRST, NAMES
-from .kept import KeptChecks
-from .tape import overhead, parting, replay
+from ...policies.recorders.bandit import Bandit
+from ...policies.recorders.rewards import reward
+from ...state.merge import combine
+from ...state.numbers import dump, load
+from ..drafter import SimDrafter
+from ..exact import exact_of, p_value
+from ..world import PROMPTS, at_random, drafting, second_order, small_target
+from .runs import DrafterWatch
+from .suite import SURE, Suite, Watch, fail, holds, skip, suite_of
+
+NAMES = ("near", "far", "ngram")
+FIRST = 987_654_001  # request ids that are no other number
+GREEDY = Sampling(max_new_tokens=40, repetition_penalty=1.3)
+SAMPLED = Sampling(max_new_tokens=3, temperature=0.9, top_k=3, presence_penalty=0.2)
+LEAVE = "read contexts and texts, and change neither"
+MARK = "make it a dataclass, and mark what it learns with field(metadata=learned(adds))"
+
+
+class PolicyWatch(Watch):
+    """Watches a policy: its calls in order, and its decisions."""
+
+    methods = ("choose", "learn", "close", "open")
+
+    def __init__(self, inner: Any, faults: Mapping[str, int] | None = None) -> None:
+        super().__init__(inner, faults)
+        self.events: list[tuple[str, tuple[Any, ...]]] = []
+        self.decisions: list[tuple[Context, Decision]] = []
+
+    def watched_call(self, name: str, *args: Any) -> Any:
+        """Call the policy."""
+        kept = tuple(list(x) if isinstance(x, Sequence) else x for x in args)
+        hints = dict(args[0].hints) if name == "choose" else None
+        self.events.append((name, kept[:1] if name == "choose" else kept))
+        answer = self.call(name, *args)
+        if (name == "open" and kept[1] != list(args[1])) or (hints is not None and hints != args[0].hints):
+            self.changed.append(name)
+        if name == "choose":
+            self.decisions.append((copy(args[0]), answer))
+        self.inject(name)
+        return answer
+
+
+def replay(policy: Any, events: Sequence[tuple[str, tuple[Any, ...]]], *, seed: int) -> list[Any]:
+    """Play the calls of a tape to a policy; its decisions, None where it raised."""
+    rng, made = Random(seed), []
+    for name, args in events:
+        try:
+            answer = getattr(policy, name)(*args, rng) if name == "choose" else getattr(policy, name)(*args)
+        except Exception:  # what raises is found by another check
+            answer = None
+        if name == "choose":
+            made.append(answer)
+    return made
+
+
+def parting(one: Sequence[Decision], other: Sequence[Decision]) -> int | None:
+    """The first place at which decisions differ, in what a drafter can tell; None for nowhere."""
+    pairs = enumerate(zip(map(_told, one), map(_told, other), strict=True))
+    return next((place for place, (a, b) in pairs if a != b), None)
+
+
+def overhead(policy: Any, events: Sequence[tuple[str, tuple[Any, ...]]]) -> float:
+    """The seconds of a policy for each of its decisions, learning included."""
+    start = perf_counter()
+    decisions = replay(policy, events, seed=0)
+    return (perf_counter() - start) / max(1, len(decisions))
+
+
+def _told(decision: Decision) -> tuple[Any, ...]:
+    stops = tuple((rule.rule, rule.threshold, rule.shortest) for rule in decision.stops)
+    return decision.arm, str(decision.propensity), stops
+
+
+@dataclass
+class Game:
+    """A run: what the policy was asked and told, and the texts in the order of their requests."""
+
+    tape: PolicyWatch
+    loop: Loop
+    texts: dict[int, list[int]]
+
+    def run(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, batch: int, leave: int = 0
+    ) -> None:
+        """Decode all prompts; with `leave`, one request is closed early every so many steps."""
+        waiting, steps = list(prompts), 0
+        while waiting or self.loop.open:
+            while waiting and len(self.loop.open) < batch:
+                self.loop.add(waiting.pop(0), sampling)
+            for round in self.loop.step():
+                self.texts.setdefault(round.request - FIRST, []).extend(round.tokens)
+            steps += 1
+            if leave and steps % leave == 0 and self.loop.open:
+                self.loop.close(next(iter(self.loop.open.values())))
+
+
+class Games(Suite):
+    """The options of a policy's suite, and its runs.
+
+    `make` makes a `Method` over the names of drafters, as the function behind an entry point does. `samples`
+    is the number of texts that are drawn to see their distribution. `measures` says that the policy also goes
+    by what it measures of the machine now, such as its load, which no state file keeps.
+    """
+
+    make: Callable[[Sequence[str]], Method]
+    measures: bool = False
+    samples: int = 1500
+
+    def fresh(self) -> Any:
+        """A new policy and its recorder."""
+        return type(self).make(list(NAMES))
+
+    def start(self, *, faults: Mapping[str, int] | None = None, faulty: bool = False) -> Game:
+        """A loop with a fresh policy; with `faulty` one of the drafters fails after a while."""
+        chosen = self.fresh()
+        tape = PolicyWatch(chosen.policy, faults)
+        drafters = team(chosen, faulty=faulty)
+        loop = Loop(
+            small_target(),
+            drafters,
+            tape.stand_in(arms=chosen.policy.arms, reads_hints=chosen.policy.reads_hints),
+            chosen.recorder,
+            slow_seconds=1e9,
+        )
+        loop._ids = count(FIRST)
+        return Game(tape, loop, {})
+
+    @property
+    def game(self) -> Game:
+        """Many texts: greedy and sampled, in batches, some closed early, with a drafter that fails."""
+        found: Game = self.once("game", self._play)
+        return found
+
+    def _play(self) -> Game:
+        game = self.start(faulty=True)
+        prompts = PROMPTS * 2
+        game.run(prompts, Sampling(max_new_tokens=40), batch=1)
+        game.run(prompts, Sampling(max_new_tokens=30, temperature=1.0), batch=3, leave=9)
+        game.run(prompts, Sampling(max_new_tokens=30, temperature=0.7, eos=frozenset({3})), batch=4)
+        return game
+
+
+def team(chosen: Method, *, faulty: bool = False) -> dict[str, Drafter]:
+    """The drafters of a run, and the one that asks all others where an arm names it."""
+    faults = {"hint": 40, "draft": 20} if faulty else {}
+    near, far = SimDrafter(second_order(seed=8)), SimDrafter(second_order(seed=9), sampled=False)
+    made: dict[str, Any] = {
+        "near": near,
+        "far": DrafterWatch(far, faults).stand_in(),
+        "ngram": NgramDrafter(),
+    }
+    if any(arm.drafter == TOGETHER for arm in chosen.policy.arms):
+        made[TOGETHER] = TogetherDrafter()
+    return made
+
+
+class TextsDecided(Games):
+    """Checks of what is written."""
+
+    def test_greedy_text_is_the_targets_own(self) -> None:
+        """Token for token, alone and in a batch."""
+        for batch in (1, 3):
+            game = self.start()
+            game.run(PROMPTS, GREEDY, batch=batch)
+            self._own(game.texts, f"in batches of {batch}")
+
+    def test_sampled_text_has_the_targets_distribution(self) -> None:
+        """Texts of three tokens, counted against the exact probability of each."""
+        game = self.start()
+        game.run([PROMPTS[0]] * self.samples, SAMPLED, batch=3)
+        known = exact_of(small_target(), PROMPTS[0], 3, SAMPLED)
+        p = p_value(Counter(map(tuple, game.texts.values())), known)
+        if p < SURE:
+            fail(f"{self.samples} texts do not have the target's distribution (p = {p:.1e})", LEAVE)
+
+    def test_faults_cost_no_text(self) -> None:
+        """A call of each method raises, at one time or another; the next texts are decided as ever."""
+        for name, turn in (("choose", 1), ("choose", 7), ("learn", 1), ("learn", 5)):
+            game = self.start(faults={name: turn})
+            game.run(PROMPTS, GREEDY, batch=3)
+            self._own(game.texts, f"after call {turn} of {name} raised")
+            if game.tape.errors and not self.game.tape.errors:
+                said = f"{game.tape.errors[0]}, after call {turn} of {name} raised"
+                fail(said, "a decision that was made may never be learned from")
+
+    def test_contexts_and_texts_are_left_as_they_are(self) -> None:
+        """Neither `choose` nor `open` changes what it is shown."""
+        for name in self.game.tape.changed[:1]:
+            fail(f"{name} changed what it was shown", LEAVE)
+
+    def _own(self, texts: dict[int, list[int]], when: str) -> None:
+        __tracebackhide__ = True
+        plain = self.once("plain", _plain)
+        for at, own in enumerate(plain):
+            if texts[at] != own:
+                fail(f"text {at} is not the target's own {when}", LEAVE)
+
+
+def _plain() -> list[list[int]]:
+    policy: BanditPolicy = at_random(drafting("none", ()))
+    loop = Loop(small_target(), {}, policy, Bandit(reward("accepted"), 1))
+    texts: dict[int, list[int]] = {}
+    for round in loop.run(PROMPTS, GREEDY):
+        texts.setdefault(round.request, []).extend(round.tokens)
+    return [texts[i] for i in range(len(PROMPTS))]
+
+
+class KeptChecks(Games):
+    """Checks of the state file's numbers."""
+
+    def learnt(self, *, seed: int = 0, half: bool = False) -> Any:
+        """A policy that was told what the one of the game was told."""
+        policy, events = self.fresh().policy, list(self.game.tape.events)
+        if half:
+            ids = sorted({args[0].request for name, args in events if name == "choose"})
+            events = events[: len(events) // 2] + [("close", (request,)) for request in ids]
+        replay(policy, events, seed=seed)
+        return policy
+
+    def test_what_it_learns_is_saved_and_loaded(self) -> None:
+        """As strict JSON, and back to the last digit."""
+        policy = self._keeps()
+        try:
+            saved = json.loads(json.dumps(dump(policy), allow_nan=False))
+            other = self.fresh().policy
+            load(other, saved)
+        except (TypeError, ValueError) as error:
+            fail(f"what it learned cannot be saved and loaded ({error})", MARK)
+        if dump(other) != dump(policy):
+            fail("what was loaded is not what was saved", MARK)
+
+    def test_a_loaded_policy_decides_like_the_one_that_was_saved(self) -> None:
+        """From the next text on."""
+        if self.measures:
+            skip("what it measures of this machine is not saved")
+        policy, other = self.learnt(), self.fresh().policy
+        try:
+            load(other, json.loads(json.dumps(dump(policy))))
+        except (TypeError, ValueError):
+            skip("it cannot be saved")  # as another check says
+        events = self.game.tape.events
+        one, two = replay(policy, events, seed=2), replay(other, events, seed=2)
+        if (wrong := parting(one, two)) is not None:
+            fail(f"decision {wrong} is {two[wrong]}, not {one[wrong]}", f"save all that it learns: {MARK}")
+
+    def test_merging_with_one_that_learnt_nothing_changes_nothing(self) -> None:
+        """As `draftwise merge` does it."""
+        policy = self._keeps()
+        self._alike(
+            self._merged([policy, self.fresh().policy]), policy, "merged with one that learned nothing"
+        )
+
+    def test_the_order_of_merging_does_not_matter(self) -> None:
+        """Two that have learned, either way round."""
+        one, other = self._keeps(), self.learnt(seed=1, half=True)
+        self._alike(self._merged([one, other]), self._merged([other, one]), "merged in another order")
+
+    def _keeps(self) -> Any:
+        """A policy that has learned something to keep."""
+        policy = self.learnt()
+        try:
+            numbers = list(_leaves(dump(policy)))
+        except TypeError:
+            return policy
+        if all(value is None for _, value in numbers):
+            skip("it keeps nothing from text to text")
+        return policy
+
+    def _merged(self, parts: list[Any]) -> Any:
+        into = self.fresh().policy
+        try:
+            dump(into)  # completes what the first choice would build
+            for part in parts:
+                dump(part)
+            combine(into, parts)
+        except UserError as error:
+            skip(f"it cannot be merged: {error}")
+        except TypeError:
+            skip("it cannot be saved")
+        return into
+
+    def _alike(self, one: Any, other: Any, when: str) -> None:
+        __tracebackhide__ = True
+        first, second = dict(_leaves(dump(one))), dict(_leaves(dump(other)))
+        for name in first.keys() | second.keys():
+            a: Any = first.get(name)
+            b: Any = second.get(name)
+            same = isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) if _number(a) and _number(b) else a == b
+            if not same:
+                fail(f"{name} is {a} when {when}, and was {b}", "let what is learned add up")
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The numbers of a tree by their path."""
+    if isinstance(node, (dict, list)):
+        items = node.items() if isinstance(node, dict) else enumerate(node)
+        for key, value in items:
+            yield from _leaves(value, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, node
 
 
 class PolicySuite(TextsDecided, KeptChecks):
