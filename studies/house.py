@@ -20,7 +20,7 @@ from statistics import quantiles
 from studies.common.command import command, start
 
 PAGE = "CONTRIBUTING.md"
-LONG, SHORT = 300, 15
+LONG, SHORT = 500, 15
 Graph = dict[str, set[str]]
 
 
