@@ -8,7 +8,7 @@ from random import Random
 
 from draftwise import Arm, Context, Decision, Decoder, Feedback, Method
 from draftwise.policies.recorders.bandit import Bandit
-from draftwise.policies.recorders.rewards import reward
+from draftwise.policies.recorders.bandit import reward
 
 
 class EpsilonGreedy:

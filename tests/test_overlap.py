@@ -17,7 +17,7 @@ from draftwise.core.roles import Graders, RoundRecord
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.policies.catalogue import method
-from draftwise.policies.recorders.rewards import reward
+from draftwise.policies.recorders.bandit import reward
 from draftwise.targets.hf import HFTarget
 from tests.drafters.neural.heads import random_eagle, target, trained_eagle
 from tests.targets.test_hf import prompts

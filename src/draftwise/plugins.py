@@ -43,9 +43,8 @@ from .drafters.lookup.picked import chain
 from .errors import UserError
 from .policies.arms import make_arms
 from .policies.catalogue import Method
-from .policies.recorders.bandit import Bandit
+from .policies.recorders.bandit import Bandit, reward
 from .policies.recorders.full_information import Grading
-from .policies.recorders.rewards import reward
 from .state.learned import LEARNED, adds, averages, learned, mean_by
 
 __all__ = [

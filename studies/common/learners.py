@@ -7,7 +7,7 @@ from typing import Any
 from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
 from draftwise.policies.learners.fixed import Fixed, Uniform
 from draftwise.policies.learners.halving import ExploreThenCommit, SequentialHalving
-from draftwise.policies.learners.hedge import FollowTheLeader, Hedge, NormalHedge
+from draftwise.policies.learners.hedge import Hedge, NormalHedge
 from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB, UCBSpec, UCBTuned
 
@@ -25,4 +25,4 @@ BANDITS: tuple[Any, ...] = (
     SequentialHalving,
     ExploreThenCommit,
 )
-EXPERTS: tuple[Any, ...] = (FollowTheLeader, Hedge, NormalHedge)
+EXPERTS: tuple[Any, ...] = (Hedge, NormalHedge)

@@ -22,8 +22,7 @@ from draftwise.core.roles import drafter, policy, target
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.learners.fixed import Fixed
-from draftwise.policies.recorders.bandit import Bandit
-from draftwise.policies.recorders.rewards import reward
+from draftwise.policies.recorders.bandit import Bandit, reward
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget

@@ -25,8 +25,7 @@ from draftwise.drafters.none import NoneDrafter
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.fixed import Fixed, Uniform
-from draftwise.policies.recorders.bandit import Bandit
-from draftwise.policies.recorders.rewards import reward
+from draftwise.policies.recorders.bandit import Bandit, reward
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
 from random import Random
 
 import pytest
@@ -57,10 +55,6 @@ def test_heuristic_length() -> None:
         lengths.append(rule.length)
     assert lengths == [7, 6, 5, 7, 7, 6]
     assert fresh(rule).length == 5, "the transient schedule starts each text again"
-
-
-def test_heuristic_length_starts_at_twenty() -> None:
-    assert HeuristicLength().length == 20
 
 
 def test_heuristic_length_never_goes_below_one() -> None:
@@ -118,15 +112,3 @@ def test_refit_chooses_as_scikit_learn_does(steps: int) -> None:
                 assert rule.threshold == thresholds[costs.argmin()]
                 compared += 1
     assert compared > 100
-
-
-def test_state_survives_json() -> None:
-    refit, edl, length = ConfidenceRefit(), AdaEDL(form="tapout"), HeuristicLength(3)
-    for chosen, accepted in [([0.9, 0.8, 0.3], 2), ([0.7, 0.5, 0.2], 2), ([0.5], 0)]:
-        refit.update(chosen, accepted)
-        edl.update(drafted=len(chosen), accepted=accepted, longest=3)
-        length.update(drafted=len(chosen), accepted=accepted)
-    for rule in (refit, edl, length):
-        back = type(rule)(**json.loads(json.dumps(asdict(rule))))
-        assert back == rule
-        assert fresh(rule) != rule

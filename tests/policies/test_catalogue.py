@@ -19,7 +19,7 @@ from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.together import TogetherDrafter
 from draftwise.errors import UserError
 from draftwise.policies.catalogue import method
-from draftwise.policies.recorders.rewards import reward
+from draftwise.policies.recorders.bandit import reward
 from draftwise.registry.entries import describe
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter

@@ -76,15 +76,6 @@ def request(at: int, tokens: Sequence[int], prompt_length: int, **settings: Any)
 # -- the catalogue -------------------------------------------------------------------------------------
 
 
-def test_the_policies_are_one_arm_with_the_published_numbers(file: Any) -> None:
-    (arm,) = disco(["a", "b"], model=file("disco")).policy.arms
-    assert (arm.drafter, arm.length) == ("a", 40) and isinstance(arm.stop, Stop)
-    assert (arm.stop.rule, arm.stop.threshold, arm.stop.shortest) == ("disco", 0.5, 1)
-    (arm,) = specdecpp(["a", "b"], model=file("specdecpp"), drafter="b").policy.arms
-    assert (arm.drafter, arm.length) == ("b", 20) and isinstance(arm.stop, Stop)
-    assert (arm.stop.rule, arm.stop.threshold, arm.stop.shortest) == ("specdecpp", 0.7, 2)
-
-
 @pytest.mark.parametrize("policy", [disco, specdecpp])
 def test_what_cannot_run_is_refused_at_the_start(file: Any, policy: Any) -> None:
     kind, other = policy.__name__, "disco" if policy is specdecpp else "specdecpp"

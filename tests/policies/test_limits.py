@@ -22,8 +22,8 @@ from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.fixed import Fixed
+from draftwise.policies.recorders.cursors import Path
 from draftwise.policies.recorders.full_information import Grading
-from draftwise.policies.recorders.tracks import Path
 from draftwise.testing.distributions import Distribution, markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget

@@ -17,24 +17,19 @@ from draftwise.core.arms import NEVER, Arm, Context, Stop
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.errors import UserError
-from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
-from draftwise.policies.bandit import BanditPolicy
-from draftwise.policies.bank import BetaBank, Separate
+from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength, LengthPolicy
+from draftwise.policies.bandit import BanditPolicy, ContextPolicy, ExpertPolicy
 from draftwise.policies.catalogue import Method, method
-from draftwise.policies.contextual import ContextPolicy
-from draftwise.policies.experts import ExpertPolicy
 from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
 from draftwise.policies.learners.fixed import Fixed, Uniform
 from draftwise.policies.learners.halving import ExploreThenCommit, SequentialHalving
 from draftwise.policies.learners.hedge import Hedge, NormalHedge
 from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB, UCBSpec, UCBTuned
-from draftwise.policies.lengths import LengthPolicy
-from draftwise.policies.recorders.bandit import Bandit
+from draftwise.policies.recorders.bandit import Bandit, Rate, accepted, blended, block_divergence, simple
 from draftwise.policies.recorders.full_information import Grading
-from draftwise.policies.recorders.rewards import Rate, accepted, blended, block_divergence, simple
 from draftwise.policies.routed import RoutedPolicy
-from draftwise.policies.tokens import TokenPolicy
+from draftwise.policies.tokens import BetaBank, Separate, TokenPolicy
 from draftwise.state.learned import is_learned
 
 TEAM = ["a", "b", "c"]
@@ -68,10 +63,9 @@ def options(thing: Any) -> dict[str, Any]:
 
 
 class Row(NamedTuple):
-    """A bandit of the catalogue: what it must be made of, and who says so."""
+    """A bandit of the catalogue, and what it must be made of."""
 
     name: str
-    source: str
     arms: tuple[Arm, ...]
     learner: type
     constants: dict[str, Any]
@@ -79,335 +73,101 @@ class Row(NamedTuple):
     per_query: bool
 
 
-META = "MetaSD, arXiv 2604.05417"
-BANDIT = "BanditSpec, arXiv 2505.15141"
-TAPOUT = "TapOut, arXiv 2511.02017"
-PETC: dict[str, Any] = {"constant": 4.0, "horizon": 256, "budget": ceil(4 * log(256))}
+def fixed(name: str, length: int, stop: Stop = NEVER, *, drafter: str = "a", per_query: bool = False) -> Row:
+    """A row of a policy that always plays one arm."""
+    return Row(name, (Arm(drafter, length, stop=stop),), Fixed, {"arm": 0}, accepted, per_query)
+
+
+DIVERGENCE, PETC = block_divergence, {"constant": 4.0, "horizon": 256, "budget": ceil(4 * log(256))}
+SHORT = {"constant": 2.0, "horizon": 99, "budget": ceil(2 * log(99))}
+SPEC, NORMAL = {"strength": 1.0, "delta": 0.5}, {"mean": 0.5, "variance": 0.25, "noise": 0.25}
 ROWS = [
-    Row(
-        "metasd-ucb", f"{META}: N_max 5, beta 0.01", each(5), UCB1, {"strength": 0.01}, block_divergence, True
-    ),
-    Row(
-        "metasd-exp3",
-        f"{META}, Algorithm 7: gamma 0.4",
-        each(5),
-        EXP3,
-        {"gamma": 0.4},
-        block_divergence,
-        True,
-    ),
-    Row(
-        "metasd-sh",
-        f"{META}, Algorithm 5, F.4: period 1",
-        each(5),
-        SequentialHalving,
-        {"budget": 0},
-        block_divergence,
-        True,
-    ),
-    Row(
-        "metasd-petc",
-        f"{META}, Algorithm 4; c and B are ours",
-        each(5),
-        ExploreThenCommit,
-        PETC,
-        block_divergence,
-        True,
-    ),
-    Row(
-        "metasd-ducb",
-        f"{META}, Algorithm 6; discount ours",
-        each(5),
-        DiscountedUCB,
-        {"strength": 0.01, "discount": 0.98},
-        block_divergence,
-        True,
-    ),
-    Row(
-        "metasd-swucb",
-        f"{META}, Algorithm 8; window ours",
-        each(5),
-        SlidingWindowUCB,
-        {"strength": 0.01, "window": 100},
-        block_divergence,
-        True,
-    ),
-    Row(
-        "ucbspec",
-        f"{BANDIT}, section 4, Theorem 4.3: delta 1/2",
-        each(5),
-        UCBSpec,
-        {"strength": 1.0, "delta": 0.5},
-        accepted,
-        True,
-    ),
-    Row("exp3spec", f"{BANDIT}: eta_t = sqrt(ln K / (t K))", each(5), EXP3Spec, {}, accepted, True),
-    Row(
-        "ucbspec?arms=lengths",
-        f"{BANDIT}, Figure 1: 0 to 4, throughput",
-        lengths(0, 1, 2, 3, 4),
-        UCBSpec,
-        {"strength": 1.0, "delta": 0.5},
-        Rate,
-        True,
-    ),
-    Row("exp3spec?arms=lengths", f"{BANDIT}, Figure 1", lengths(0, 1, 2, 3, 4), EXP3Spec, {}, Rate, True),
-    Row(
-        "tapout-seq-ucb1",
-        f"{TAPOUT}: gamma_max 128, blended",
-        rules(128),
-        UCB1,
-        {"strength": 1.0},
-        blended,
-        False,
-    ),
-    Row("tapout-seq-ucbtuned", TAPOUT, rules(128), UCBTuned, {"strength": 1.0}, blended, False),
-    Row(
-        "tapout-seq-ts",
-        f"{TAPOUT}; N(1/2, 1/4) and noise 1/4 ours",
-        rules(128),
-        GaussianThompson,
-        {"mean": 0.5, "variance": 0.25, "noise": 0.25},
-        blended,
-        False,
-    ),
-    Row("ucb1", "Auer et al. 2002, Figure 1", each(5), UCB1, {"strength": 1.0}, accepted, False),
-    Row("ucb1?arms=lengths", "ours", lengths(1, 2, 4, 8), UCB1, {"strength": 1.0}, Rate, False),
-    Row("random", "ours", each(5), Uniform, {}, accepted, False),
-    Row("random?arms=lengths", "ours", lengths(1, 2, 4, 8), Uniform, {}, accepted, False),
-    Row("none", "plain decoding", (Arm("none", 0),), Fixed, {"arm": 0}, accepted, False),
-    Row("static", "Leviathan et al. 2023", (Arm("a", 5),), Fixed, {"arm": 0}, accepted, False),
-    Row("static-7", "Leviathan et al. 2023", (Arm("a", 7),), Fixed, {"arm": 0}, accepted, False),
-    Row(
-        "max-confidence",
-        f"{TAPOUT}, Table 1",
-        (Arm("a", 128, stop=RULES[0]),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row(
-        "svip",
-        "SVIP, arXiv 2411.18462, as TapOut runs it; 40 tokens",
-        (Arm("a", 40, stop=RULES[1]),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row(
-        "svip?form=paper",
-        "SVIP, arXiv 2411.18462: h 0.3",
-        (Arm("a", 40, stop=Stop("svip", 0.3)),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row(
-        "svip?form=code",
-        "SVIP's code: sqrt(0.15 H) > 0.3",
-        (Arm("a", 40, stop=Stop("svip", 0.3 / 0.15**0.5)),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row(
-        "svip-difference",
-        f"{TAPOUT}, Table 1",
-        (Arm("a", 128, stop=RULES[3]),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row(
-        "logit-margin",
-        f"{TAPOUT}, Table 1",
-        (Arm("a", 128, stop=RULES[4]),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row(
-        "adaedl",
-        "AdaEDL, arXiv 2410.18351",
-        (Arm("a", 40, stop=RULES[2]),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row(
-        "adaedl?form=tapout",
-        f"AdaEDL as {TAPOUT}",
-        (Arm("a", 40, stop=RULES[2]),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row(
-        "hf-threshold",
-        "Transformers 5: 20 tokens, 0.4",
-        (Arm("a", 20, stop=Stop("confidence", 0.4)),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        True,
-    ),
-    Row("draft-all", f"{META}: DraftAll", (Arm("all", 5, width=3),), Uniform, {}, accepted, False),
+    # MetaSD, arXiv 2604.05417: N_max 5, beta 0.01, gamma 0.4, one pull between eliminations (F.4); the
+    # constant and horizon of Algorithm 4, the discount of 6 and the window of 8 are ours
+    Row("metasd-ucb", each(5), UCB1, {"strength": 0.01}, DIVERGENCE, True),
+    Row("metasd-exp3", each(5), EXP3, {"gamma": 0.4}, DIVERGENCE, True),
+    Row("metasd-sh", each(5), SequentialHalving, {"budget": 0}, DIVERGENCE, True),
+    Row("metasd-petc", each(5), ExploreThenCommit, PETC, DIVERGENCE, True),
+    Row("metasd-ducb", each(5), DiscountedUCB, {"strength": 0.01, "discount": 0.98}, DIVERGENCE, True),
+    Row("metasd-swucb", each(5), SlidingWindowUCB, {"strength": 0.01, "window": 100}, DIVERGENCE, True),
+    Row("draft-all", (Arm("all", 5, width=3),), Uniform, {}, accepted, False),
+    # BanditSpec, arXiv 2505.15141: section 4 and Theorem 4.3; lengths 0 to 4 by throughput in Figure 1
+    Row("ucbspec", each(5), UCBSpec, SPEC, accepted, True),
+    Row("exp3spec", each(5), EXP3Spec, {}, accepted, True),
+    Row("ucbspec?arms=lengths", lengths(0, 1, 2, 3, 4), UCBSpec, SPEC, Rate, True),
+    Row("exp3spec?arms=lengths", lengths(0, 1, 2, 3, 4), EXP3Spec, {}, Rate, True),
+    # TapOut, arXiv 2511.02017: gamma_max 128, blended reward; the normal prior and noise are ours
+    Row("tapout-seq-ucb1", rules(128), UCB1, {"strength": 1.0}, blended, False),
+    Row("tapout-seq-ucbtuned", rules(128), UCBTuned, {"strength": 1.0}, blended, False),
+    Row("tapout-seq-ts", rules(128), GaussianThompson, NORMAL, blended, False),
+    fixed("max-confidence", 128, RULES[0]),
+    fixed("svip-difference", 128, RULES[3]),
+    fixed("logit-margin", 128, RULES[4]),
+    # SVIP, arXiv 2411.18462: h 0.3; its code tests sqrt(0.15 H) > 0.3; AdaEDL, arXiv 2410.18351
+    fixed("svip", 40, RULES[1]),
+    fixed("svip?form=paper", 40, Stop("svip", 0.3)),
+    fixed("svip?form=code", 40, Stop("svip", 0.3 / 0.15**0.5)),
+    fixed("adaedl", 40, RULES[2]),
+    fixed("adaedl?form=tapout", 40, RULES[2]),
+    # Transformers 5: 20 tokens, 0.4; Leviathan et al. 2023; Auer et al. 2002, Figure 1; baselines of ours
+    fixed("hf-threshold", 20, Stop("confidence", 0.4), per_query=True),
+    fixed("static", 5),
+    fixed("static-7", 7),
+    fixed("none", 0, drafter="none"),
+    Row("ucb1", each(5), UCB1, {"strength": 1.0}, accepted, False),
+    Row("ucb1?arms=lengths", lengths(1, 2, 4, 8), UCB1, {"strength": 1.0}, Rate, False),
+    Row("ucb1?arms=stops", rules(5), UCB1, {"strength": 1.0}, Rate, False),
+    Row("random", each(5), Uniform, {}, accepted, False),
+    Row("random?arms=lengths", lengths(1, 2, 4, 8), Uniform, {}, accepted, False),
     # options reach what they name
     Row(
-        "metasd-ucb?beta=0.3&length=7&reward=block-efficiency&per_query=false",
-        META,
+        "metasd-ucb?beta=0.3&length=7&reward=block-efficiency",
         each(7),
         UCB1,
         {"strength": 0.3},
         accepted,
-        False,
+        True,
     ),
-    Row(
-        "metasd-exp3?gamma=0.2&length=3&reward=simple&per_query=false",
-        META,
-        each(3),
-        EXP3,
-        {"gamma": 0.2},
-        simple,
-        False,
-    ),
-    Row(
-        "metasd-sh?budget=60&length=3&reward=blended&per_query=false",
-        META,
-        each(3),
-        SequentialHalving,
-        {"budget": 60},
-        blended,
-        False,
-    ),
-    Row(
-        "metasd-petc?constant=2&horizon=99&length=3&reward=simple&per_query=false",
-        META,
-        each(3),
-        ExploreThenCommit,
-        {"constant": 2.0, "horizon": 99, "budget": ceil(2 * log(99))},
-        simple,
-        False,
-    ),
+    Row("metasd-exp3?gamma=0.2&per_query=false", each(5), EXP3, {"gamma": 0.2}, DIVERGENCE, False),
+    Row("metasd-sh?budget=60&reward=blended", each(5), SequentialHalving, {"budget": 60}, blended, True),
+    Row("metasd-petc?constant=2&horizon=99&length=3", each(3), ExploreThenCommit, SHORT, DIVERGENCE, True),
     Row(
         "metasd-ducb?discount=0.9&beta=0.3&length=3&reward=simple&per_query=false",
-        META,
-        each(3),
-        DiscountedUCB,
-        {"strength": 0.3, "discount": 0.9},
-        simple,
-        False,
+        *(each(3), DiscountedUCB, {"strength": 0.3, "discount": 0.9}, simple, False),
     ),
     Row(
         "metasd-swucb?window=50&beta=0.3&length=3&reward=simple&per_query=false",
-        META,
-        each(3),
-        SlidingWindowUCB,
-        {"strength": 0.3, "window": 50},
-        simple,
-        False,
+        *(each(3), SlidingWindowUCB, {"strength": 0.3, "window": 50}, simple, False),
     ),
     Row(
         "ucbspec?strength=0.1&length=7&reward=rate&per_query=false",
-        BANDIT,
-        each(7),
-        UCBSpec,
-        {"strength": 0.1, "delta": 0.5},
-        Rate,
-        False,
+        *(each(7), UCBSpec, {"strength": 0.1, "delta": 0.5}, Rate, False),
     ),
-    Row("exp3spec?length=7&reward=rate&per_query=false", BANDIT, each(7), EXP3Spec, {}, Rate, False),
-    Row(
-        "ucbspec?arms=drafters*lengths&lengths=0,3",
-        BANDIT,
-        (Arm("none", 0), *each(3)),
-        UCBSpec,
-        {"strength": 1.0, "delta": 0.5},
-        Rate,
-        True,
-    ),
-    Row(
-        "exp3spec?arms=lengths&drafter=b&lengths=3,6",
-        BANDIT,
-        (Arm("b", 3), Arm("b", 6)),
-        EXP3Spec,
-        {},
-        Rate,
-        True,
-    ),
+    Row("exp3spec?length=7&reward=rate&per_query=false", each(7), EXP3Spec, {}, Rate, False),
+    Row("ucbspec?arms=drafters*lengths&lengths=0,3", (Arm("none", 0), *each(3)), UCBSpec, SPEC, Rate, True),
+    Row("exp3spec?arms=lengths&drafter=b&lengths=3,6", (Arm("b", 3), Arm("b", 6)), EXP3Spec, {}, Rate, True),
     Row(
         "ucb1?strength=0.1&length=7&reward=simple&per_query=true",
-        "ours",
         each(7),
         UCB1,
         {"strength": 0.1},
         simple,
         True,
     ),
-    Row("ucb1?arms=stops", "ours", rules(5), UCB1, {"strength": 1.0}, Rate, False),
-    Row(
-        "tapout-seq-ucb1?reward=simple&length=9&per_query=true",
-        TAPOUT,
-        rules(9),
-        UCB1,
-        {"strength": 1.0},
-        simple,
-        True,
-    ),
-    Row(
-        "tapout-seq-ucbtuned?reward=simple&length=9&per_query=true",
-        TAPOUT,
-        rules(9),
-        UCBTuned,
-        {"strength": 1.0},
-        simple,
-        True,
-    ),
+    Row("tapout-seq-ucb1?reward=simple&length=9", rules(9), UCB1, {"strength": 1.0}, simple, False),
+    Row("tapout-seq-ucbtuned?per_query=true", rules(128), UCBTuned, {"strength": 1.0}, blended, True),
     Row(
         "tapout-seq-ts?reward=simple&length=9&per_query=true",
-        TAPOUT,
         rules(9),
         GaussianThompson,
-        {"mean": 0.5, "variance": 0.25, "noise": 0.25},
+        NORMAL,
         simple,
         True,
     ),
-    Row(
-        "static?drafter=b&length=3&stop=svip(0.5)",
-        "ours",
-        (Arm("b", 3, stop=Stop("svip", 0.5)),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row(
-        "max-confidence?threshold=0.5&length=9&drafter=b",
-        TAPOUT,
-        (Arm("b", 9, stop=Stop("max-confidence", 0.5)),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row(
-        "svip?threshold=0.5&length=9&drafter=b",
-        TAPOUT,
-        (Arm("b", 9, stop=Stop("svip", 0.5)),),
-        Fixed,
-        {"arm": 0},
-        accepted,
-        False,
-    ),
-    Row("draft-all?length=3", META, (Arm("all", 3, width=3),), Uniform, {}, accepted, False),
+    fixed("static?drafter=b&length=3&stop=svip(0.5)", 3, Stop("svip", 0.5), drafter="b"),
+    fixed("max-confidence?threshold=0.5&length=9&drafter=b", 9, Stop("max-confidence", 0.5), drafter="b"),
+    fixed("svip?threshold=0.5&length=9&drafter=b", 9, Stop("svip", 0.5), drafter="b"),
+    Row("draft-all?length=3", (Arm("all", 3, width=3),), Uniform, {}, accepted, False),
 ]
 
 
@@ -520,44 +280,33 @@ GRADED: dict[str, Any] = dict(
 )
 
 
+RATIO, RATELESS = {"form": "ratio"}, {"rate": None, "memory": 1.0}
+ACCEPTANCE = {"windows": "all", "form": "product", "loss": "acceptance"}
+WEIGHED = {"windows": "rounds", "censored": "weight", "thin": 3}
+
+
 @pytest.mark.parametrize(
     ("name", "learner", "constants", "graded", "play", "per_query"),
     [
         ("hedgespec", NormalHedge, {"memory": 1.0}, {}, "sample", True),
-        ("hedgespec-hedge", Hedge, {"rate": None, "memory": 1.0}, {}, "sample", True),
-        ("hedgespec?every=16", NormalHedge, {"memory": 1.0}, {"every": 16, "form": "ratio"}, "sample", True),
-        (
-            "hedgespec-hedge?every=4",
-            Hedge,
-            {"rate": None, "memory": 1.0},
-            {"every": 4, "form": "ratio"},
-            "sample",
-            True,
-        ),
+        ("hedgespec-hedge", Hedge, RATELESS, {}, "sample", True),
+        ("hedgespec?every=16", NormalHedge, {"memory": 1.0}, {"every": 16, **RATIO}, "sample", True),
+        ("hedgespec-hedge?every=4", Hedge, RATELESS, {"every": 4, **RATIO}, "sample", True),
         (
             "hedgespec?windows=all&form=product&loss=acceptance",
-            NormalHedge,
-            {"memory": 1.0},
-            {"windows": "all", "form": "product", "loss": "acceptance"},
-            "sample",
-            True,
+            *(NormalHedge, {"memory": 1.0}),
+            *(ACCEPTANCE, "sample", True),
         ),
         (
             "hedgespec?windows=rounds&censored=weight&thin=3",
-            NormalHedge,
-            {"memory": 1.0},
-            {"windows": "rounds", "censored": "weight", "thin": 3},
-            "sample",
-            True,
+            *(NormalHedge, {"memory": 1.0}),
+            *(WEIGHED, "sample", True),
         ),
         ("hedgespec?memory=0.9&play=best&per_query=false", NormalHedge, {"memory": 0.9}, {}, "best", False),
         (
-            "hedgespec-hedge?rate=0.3&memory=0.9&play=best&per_query=false&thin=2",
-            Hedge,
-            {"rate": 0.3, "memory": 0.9},
-            {"thin": 2},
-            "best",
-            False,
+            "hedgespec-hedge?rate=0.3&memory=0.9&thin=2",
+            *(Hedge, {"rate": 0.3, "memory": 0.9}),
+            *({"thin": 2}, "sample", True),
         ),
     ],
 )

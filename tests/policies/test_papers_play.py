@@ -14,9 +14,8 @@ import pytest
 
 from draftwise.core.arms import Context, Decision
 from draftwise.core.outcomes import Feedback, Outcome
-from draftwise.policies.bandit import BanditPolicy
+from draftwise.policies.bandit import BanditPolicy, ExpertPolicy
 from draftwise.policies.catalogue import method
-from draftwise.policies.experts import ExpertPolicy
 from draftwise.policies.recorders.bandit import Bandit
 
 Heard = list[tuple[int, float]]

@@ -12,6 +12,7 @@ from draftwise.build import decide
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.errors import DraftwiseWarning
+from draftwise.specs import parse_policy
 from draftwise.testing import SimDrafter
 
 TEAM: dict[str, Any] = {
@@ -24,7 +25,7 @@ TEAM: dict[str, Any] = {
 @pytest.mark.parametrize("policy", ["tapout-seq-ucb1", "tapout-token-ts", "svip", "disco", "ucb1?arms=stops"])
 def test_a_rule_for_models_over_a_lookup_is_mentioned(policy: str) -> None:
     with pytest.warns(DraftwiseWarning, match=rf"rules of {policy[:4]}.*ngram has only the frequencies"):
-        decide(policy, TEAM, None, {})
+        decide(parse_policy(policy), TEAM, None, {})
 
 
 @pytest.mark.parametrize(
@@ -34,4 +35,4 @@ def test_a_rule_for_models_over_a_lookup_is_mentioned(policy: str) -> None:
 def test_other_policies_and_drafters_are_not(policy: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", DraftwiseWarning)
-        decide(policy, TEAM, None, {})
+        decide(parse_policy(policy), TEAM, None, {})

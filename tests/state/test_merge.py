@@ -20,13 +20,13 @@ from draftwise.errors import UserError
 from draftwise.policies.auto.acceptance import AcceptanceEstimate, Calibration
 from draftwise.policies.auto.costs import Line, PassCost
 from draftwise.policies.bandit import BanditPolicy
-from draftwise.policies.bank import BetaBank
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
-from draftwise.policies.learners.hedge import FollowTheLeader, Hedge, NormalHedge
+from draftwise.policies.learners.hedge import Hedge, NormalHedge
 from draftwise.policies.learners.linucb import LinUCB
 from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, SlidingWindowUCB, UCBTuned
+from draftwise.policies.tokens import BetaBank
 from draftwise.state.file import StateFile, _seal
 from draftwise.state.learned import LEARNED, adds, follows, learned
 from draftwise.state.merge import combine
@@ -77,7 +77,6 @@ ADDING: list[tuple[Callable[[], Any], Step]] = [
     (lambda: EXP3(K, gamma=0.3), played),
     (lambda: EXP3Spec(K), played),
     (lambda: Hedge(K), watched),
-    (lambda: FollowTheLeader(K), watched),
     (lambda: LinUCB(K, 2, ridge=0.7), seen),
     (lambda: BetaBank(K, 4), drafted),
 ]

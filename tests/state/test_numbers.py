@@ -140,7 +140,7 @@ def test_a_restored_learner_goes_on_as_if_nothing_had_happened(kind: type) -> No
 def test_there_are_learners_and_policies_to_test() -> None:
     assert set(NAMES) >= KEEPING
     assert {UCB1, LinUCB, SequentialHalving, GaussianThompson} <= set(every_learner())
-    assert len(every_learner()) >= 15
+    assert len(every_learner()) >= 14
 
 
 def test_moving_thresholds_and_lengths_go_on_too() -> None:

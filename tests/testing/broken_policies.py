@@ -11,8 +11,7 @@ from draftwise.core.arms import Arm, Context, Decision, Stop
 from draftwise.core.outcomes import Feedback
 from draftwise.policies.catalogue import Method
 from draftwise.policies.learners.ucb import UCB1
-from draftwise.policies.recorders.bandit import Bandit
-from draftwise.policies.recorders.rewards import reward
+from draftwise.policies.recorders.bandit import Bandit, reward
 from draftwise.state.learned import LEARNED, adds, learned
 from tests.testing.broken_drafters import fails
 

@@ -23,8 +23,7 @@ from draftwise.measure.trace import Trace, read_costs
 from draftwise.measure.trace.replay import replay
 from draftwise.policies.catalogue import method
 from draftwise.policies.classifiers.routing import Router, load, runs, save
-from draftwise.policies.recorders.bandit import Bandit
-from draftwise.policies.recorders.rewards import REWARDS
+from draftwise.policies.recorders.bandit import REWARDS, Bandit
 from draftwise.policies.routed import RoutedPolicy
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter

@@ -129,7 +129,7 @@ class WorldOptions:
         """Everything that is simulated."""
         from draftwise.measure.simulate import by_rate, by_reward
         from draftwise.measure.simulate.study import World
-        from draftwise.policies.recorders.rewards import blended
+        from draftwise.policies.recorders.bandit import blended
 
         if self.reward not in REWARDS:
             raise UserError(f"--reward {self.reward}: choose from {', '.join(REWARDS)}")
@@ -218,8 +218,8 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
     """
     from draftwise.measure.simulate import ByLastReward
     from draftwise.measure.simulate.study import Player
+    from draftwise.policies.bandit import ContextPolicy
     from draftwise.policies.catalogue import method
-    from draftwise.policies.contextual import ContextPolicy
 
     policy: Any = method(name, ["drafter-1", "drafter-2"]).policy
     if isinstance(policy, ContextPolicy):

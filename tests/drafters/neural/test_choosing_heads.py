@@ -18,8 +18,8 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.medusa import MedusaDrafter
 from draftwise.policies.catalogue import method
+from draftwise.policies.recorders.cursors import Path
 from draftwise.policies.recorders.full_information import Grading
-from draftwise.policies.recorders.tracks import Path
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import holds, random_eagle, target, trained_medusa

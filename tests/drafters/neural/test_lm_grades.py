@@ -25,9 +25,8 @@ from draftwise.models.distributions import warp, warpers
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.fixed import Fixed, Uniform
-from draftwise.policies.recorders.bandit import Bandit
+from draftwise.policies.recorders.bandit import Bandit, reward
 from draftwise.policies.recorders.full_information import Grading
-from draftwise.policies.recorders.rewards import reward
 from draftwise.targets.hf import HFTarget
 from tests.effort import some
 from tests.tiny import VOCAB, model

@@ -13,7 +13,7 @@ import pytest
 from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
 from draftwise.policies.learners.fixed import Fixed, Uniform
 from draftwise.policies.learners.halving import ExploreThenCommit, SequentialHalving
-from draftwise.policies.learners.hedge import FollowTheLeader, Hedge, NormalHedge
+from draftwise.policies.learners.hedge import Hedge, NormalHedge
 from draftwise.policies.learners.learner import Chooser, FullInformation, Learner, draw
 from draftwise.policies.learners.linucb import LinUCB
 from draftwise.policies.learners.thompson import GaussianThompson
@@ -37,7 +37,6 @@ BANDITS: list[Callable[[], Learner]] = [
 EXPERTS: list[Callable[[], FullInformation]] = [
     lambda: Hedge(4, memory=0.99),
     lambda: NormalHedge(4, memory=0.99),
-    lambda: FollowTheLeader(4, memory=0.99),
 ]
 ALL: list[Callable[[], Chooser]] = [*BANDITS, *EXPERTS]
 NAMES = [type(make()).__name__ for make in ALL]

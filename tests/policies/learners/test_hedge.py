@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from draftwise.policies.learners.hedge import FollowTheLeader, Hedge, NormalHedge, solve_scale
+from draftwise.policies.learners.hedge import Hedge, NormalHedge, solve_scale
 
-EXPERTS: list[Any] = [Hedge, NormalHedge, FollowTheLeader]
+EXPERTS: list[Any] = [Hedge, NormalHedge]
 
 
 def test_hedge_after_one_round() -> None:
@@ -119,31 +119,6 @@ def test_sleeping_is_neither_praised_nor_blamed(kind: Any) -> None:
     assert sorted(range(3), key=before.__getitem__) == sorted(range(3), key=after.__getitem__)
     learner.learn_all([0.5, None, 0.5])
     assert learner.estimates()[1] == max(learner.estimates())
-
-
-def test_leader_has_the_least_mean_loss() -> None:
-    learner = FollowTheLeader(3)
-    learner.learn_all([0.5, 0.2, 0.3])
-    learner.learn_all([0.0, 0.4, None])
-    assert learner.estimates() == pytest.approx([0.75, 0.7, 0.7])
-    assert learner.choose(range(3), Random(0)) == (0, 1.0)
-    assert learner.choose([1, 2], Random(0)) == (2, 1.0)
-
-
-def test_leader_gives_an_unseen_arm_its_turn() -> None:
-    learner = FollowTheLeader(3)
-    learner.learn_all([0.1, 0.2, None])
-    assert learner.estimates() == pytest.approx([0.9, 0.8, 1.0])
-    assert learner.choose(range(3), Random(0)) == (2, 1.0)
-
-
-def test_leader_forgets() -> None:
-    learner = FollowTheLeader(2, memory=0.5)
-    for losses in ([0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]):
-        learner.learn_all(losses)
-    # arm 0: (0, 0, 1, 1) weighted 1/8, 1/4, 1/2, 1 is 1.5 of 1.875
-    assert learner.estimates() == pytest.approx([0.2, 0.8])
-    assert learner.choose([0, 1], Random(0))[0] == 1
 
 
 @pytest.mark.parametrize("kind", EXPERTS)

@@ -50,12 +50,6 @@ def test_ridge_is_the_first_diagonal() -> None:
     assert LinUCB(1, 2, ridge=4.0).inverses == [[0.25, 0.0, 0.0, 0.25]]
 
 
-def test_a_batch_is_spread_before_any_answer() -> None:
-    learner = LinUCB(3, 2)
-    batch = [learner.choose(range(3), RNG, [1.0, 0.5])[0] for _ in range(9)]
-    assert [batch.count(arm) for arm in range(3)] == [3, 3, 3]
-
-
 def test_it_learns_which_arm_is_best_where() -> None:
     learner, rng = LinUCB(2, 2), Random(4)
     for _ in range(400):

@@ -23,9 +23,8 @@ from draftwise.errors import UserError
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.fixed import Fixed, Uniform
-from draftwise.policies.recorders.bandit import Bandit
+from draftwise.policies.recorders.bandit import Bandit, reward
 from draftwise.policies.recorders.full_information import Grading
-from draftwise.policies.recorders.rewards import reward
 from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget

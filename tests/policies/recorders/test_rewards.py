@@ -8,7 +8,7 @@ import pytest
 
 from draftwise.core.outcomes import Outcome
 from draftwise.errors import UserError
-from draftwise.policies.recorders.rewards import REWARDS, Rate, reward
+from draftwise.policies.recorders.bandit import REWARDS, Rate, reward
 
 
 def outcome(accepted: int, drafted: int, seconds: float = nan) -> Outcome:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...errors import UserError
 from ...policies.learners.learner import FullInformation, Learner
 from ...policies.learners.linucb import LinUCB
-from ...policies.recorders.rewards import accepted as accepted_share
+from ...policies.recorders.bandit import accepted as accepted_share
 from ...state.learned import LEARNED, fresh
 from .text import Acceptance, SimArm, Text, Worth, by_reward
 

@@ -193,7 +193,7 @@ def _ends(hits: Hits, length: int) -> Hits:
 
 
 def by_reward(arms: Sequence[SimArm], reward: Callable[[Outcome, int], float]) -> Worth:
-    """Return the table worth[arm][accepted] of a stateless reward of `policies.recorders.rewards`."""
+    """Return the table worth[arm][accepted] of a stateless reward of `policies.recorders.bandit`."""
     longest = max(arm.length for arm in arms)
     return [
         [reward(Outcome(i, n, arm.length, arm.seconds), longest) for n in range(arm.length + 1)]

@@ -14,8 +14,7 @@ from ..adaptive import Adaptive
 from ..bandit import BanditPolicy
 from ..learners.fixed import Fixed
 from ..learners.learner import Learner
-from ..recorders.bandit import Bandit
-from ..recorders.rewards import READS, REWARDS
+from ..recorders.bandit import READS, REWARDS, Bandit
 
 DEFAULT = "auto"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...core.arms import Arm
 from ..arms import TOGETHER, make_arms, one, positive
-from ..contextual import ContextPolicy
+from ..bandit import ContextPolicy
 from ..learners.fixed import Uniform
 from ..learners.linucb import LinUCB
 from ..learners.ucb import UCB1

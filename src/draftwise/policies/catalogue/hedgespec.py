@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from ...core.arms import Arm
 from ...errors import UserError
 from ..arms import make_arms
-from ..experts import ExpertPolicy
+from ..bandit import ExpertPolicy
 from ..learners.hedge import Hedge, NormalHedge
 from ..learners.learner import FullInformation
 from ..recorders.full_information import Grading

@@ -8,9 +8,8 @@ from typing import Annotated
 from ...core.arms import Arm, Stop
 from ...errors import UserError
 from ...registry import Within
-from ..adaptive import AdaEDL, ConfidenceRefit
+from ..adaptive import AdaEDL, ConfidenceRefit, LengthPolicy
 from ..arms import one, parse_stop, positive
-from ..lengths import LengthPolicy
 from .compose import Method, fixed, recorder
 from .options import Drafter, Longest, PerQuery, Threshold
 

@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from ...core.arms import Arm
 from ..adaptive import AdaEDL, Adaptive
 from ..arms import one, positive, tapout_rules
-from ..bank import Bank, BetaBank, Separate
 from ..learners.learner import Learner
 from ..learners.thompson import GaussianThompson
 from ..learners.ucb import UCB1, UCBTuned
-from ..tokens import TokenPolicy
+from ..tokens import Bank, BetaBank, Separate, TokenPolicy
 from .compose import Method, bandit, recorder
 from .options import Drafter, Longest, PerQuery, Reward
 

@@ -1,1 +1,1 @@
-"""RequestRound what a round did into feedback for a policy."""
+"""Recorders turn what a round did into feedback for a policy."""

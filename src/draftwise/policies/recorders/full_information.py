@@ -19,8 +19,7 @@ from ...core.request import Request
 from ...core.roles import GradeJob, Graders, RoundRecord
 from ...core.stops import needs
 from ...errors import UserError
-from .cursors import FORMS
-from .tracks import Rounds, Track, Windows
+from .cursors import FORMS, Rounds, Track, Windows
 
 WINDOWS = ("cursor", "all", "rounds")
 STRETCH = 32  # tokens that are graded, or left out, together when cursors are thinned
