@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from ..core.arms import NEVER, HandOver
 from ..core.contract import first
@@ -14,6 +14,8 @@ from ..core.request import Request
 from ..core.roles import Continuer, Matcher
 from ..errors import UserError, one_line
 from ..specs import cascade_parts
+
+T = TypeVar("T")
 
 
 class CascadeDrafter:
@@ -74,132 +76,117 @@ class CascadeDrafter:
         self.pool = team
 
     def hint(self, request: Request) -> float:
-        """The first part's own."""
+        """Return the first part's hint."""
         return self._team().drafters[self.parts[0]].hint(request)
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job; a part that is out of use for a request adds nothing."""
-        drafts = self._ask(self.parts[0], jobs)
-        wanted = [
-            i for i, (job, draft) in enumerate(zip(jobs, drafts, strict=True)) if self._goes_on(job, draft)
-        ]
-        second = [self._rest(jobs[i], drafts[i]) for i in wanted]
-        if second:
-            made = self._continued(second, [drafts[i].tokens for i in wanted])
-            for i, more in zip(wanted, made, strict=True):
+        """Draft one chain per job; a part that is out of use for a request adds nothing."""
+        name, drafts = self.parts[0], [Draft()] * len(jobs)
+        first_of = [i for i, job in enumerate(jobs) if is_usable(name, job.request)]
+        if first_of:
+            made_by_first = self._team().ask(name, [self._first_job(jobs[i]) for i in first_of])
+            for i, draft in zip(first_of, made_by_first, strict=True):
+                drafts[i] = self._ended(jobs[i], draft)
+        second_of = [i for i, job in enumerate(jobs) if self._is_continued(job, drafts[i])]
+        if second_of:
+            rest = [self._second_job(jobs[i], drafts[i]) for i in second_of]
+            written = [drafts[i].tokens for i in second_of]
+            added: Sequence[Draft] = self._call_second(
+                [job.request for job in rest],
+                lambda drafter: drafter.draft_after(rest, written),
+                otherwise=[Draft()] * len(rest),
+            )
+            for i, more in zip(second_of, added, strict=True):
                 drafts[i] = joined(drafts[i], more)
         return drafts
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Nothing of its own: the team shows the parts the text."""
+        """Do nothing: the team shows the parts the text."""
 
     def close(self, request: Request) -> None:
-        """Nothing to free."""
+        """Do nothing: there is nothing to free."""
 
     def _team(self) -> DrafterPool:
         if self.pool is None:
             raise ValueError("no other drafters: give this drafter to a loop, together with others")
         return self.pool
 
-    def _ask(self, name: str, jobs: Sequence[Job]) -> list[Draft]:
-        """The first part's drafts."""
-        drafts = [Draft()] * len(jobs)
-        asked = [i for i, job in enumerate(jobs) if usable(name, job.request)]
-        parts = [self._part(jobs[i]) for i in asked]
-        for i, draft in zip(asked, self._team().ask(name, parts) if parts else (), strict=True):
-            drafts[i] = self._ended(jobs[i], draft)
-        return drafts
-
-    def _part(self, job: Job) -> Job:
-        """The first part's job."""
+    def _first_job(self, job: Job) -> Job:
         if self.match:
-            return replace(job, rows=False, until=lambda tokens: self._adds(job, tokens)[0] > 0)
+            return replace(job, rows=False, until=lambda tokens: self._addition(job, tokens)[0] > 0)
         return replace(job, length=min(self.first or job.length, job.length), deterministic=True, rows=False)
 
     def _ended(self, job: Job, draft: Draft) -> Draft:
-        """The first part as it is verified.
+        """Return the first part as it is verified.
 
-        Where SECOND takes over depends on the tokens before that place alone, so a draft that was drawn stays
-        drawn. Elsewhere whether a draft is continued may depend on its tokens, which one that counts as drawn
-        must not.
+        Where SECOND takes over depends on the tokens before that place alone, so a draft that was sampled
+        stays sampled. Elsewhere whether a draft is continued may depend on its tokens, which one that counts
+        as sampled must not.
         """
         n = len(draft.tokens)
         if not self.match:
             return replace(draft, dist=None, prefix_length=n)
         for k in range(1, n + 1) if draft.is_chain else ():
-            adds, match = self._adds(job, draft.tokens[:k], inside=k < n)
-            if adds:
+            added, match = self._addition(job, draft.tokens[:k], inside=k < n)
+            if added:
                 return replace(first(draft, k), prefix_length=k, match=match)
         return replace(draft, prefix_length=n)
 
-    def _adds(self, job: Job, written: Sequence[int], *, inside: bool = True) -> tuple[int, int]:
-        """How many tokens SECOND adds after these at most, or 0, and its match there."""
-        if not usable(self.parts[1], job.request):
+    def _addition(self, job: Job, written: Sequence[int], *, inside: bool = True) -> tuple[int, int]:
+        """Return how many tokens SECOND adds after these at most, or 0, and its match there."""
+        if not is_usable(self.parts[1], job.request):
             return 0, 0
-        match = self._match(job.request, written)
-        hand_overs = job.hand_overs or (HandOver(self.match, job.length),)
-        found = [hand_over for hand_over in hand_overs if match >= hand_over.match]
-        takes = bool(found) and (found[-1].inside or not inside)
-        return (found[-1].tokens if takes else 0), match
+        # Its fault is not that of FIRST, which asks while it drafts.
+        match = self._call_second(
+            [job.request], lambda drafter: int(drafter.match_after(job.request, written)), otherwise=0
+        )
+        thresholds = job.hand_overs or (HandOver(self.match, job.length),)
+        passed = [one for one in thresholds if match >= one.match]
+        takes_over = bool(passed) and (passed[-1].inside or not inside)
+        return (passed[-1].tokens if takes_over else 0), match
 
-    def _match(self, request: Request, written: Sequence[int]) -> int:
-        """SECOND's match after these tokens; its fault is not that of FIRST, which asks while it drafts."""
-        second: Any = self._team().drafters[self.parts[1]]
+    def _call_second(self, requests: Sequence[Request], call: Callable[[Any], T], *, otherwise: T) -> T:
+        """Call the second drafter; its failure is its own fault in all of these requests."""
         try:
-            return int(second.match_after(request, written))
+            return call(self._team().drafters[self.parts[1]])
         except Exception as error:
-            self._team().fault(self.parts[1], request, one_line(error))
-            return 0
+            for request in requests:
+                self._team().fault(self.parts[1], request, one_line(error))
+            return otherwise
 
-    def _continued(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> Sequence[Draft]:
-        """What SECOND adds to each draft; nothing if it fails."""
-        second = self._team().drafters[self.parts[1]]
-        assert isinstance(second, Continuer)  # `join` saw to it
-        try:
-            return second.draft_after(jobs, written)
-        except Exception as error:
-            for job in jobs:
-                self._team().fault(self.parts[1], job.request, one_line(error))
-            return [Draft()] * len(jobs)
-
-    def _goes_on(self, job: Job, draft: Draft) -> bool:
-        """Whether the second part has something to add."""
+    def _is_continued(self, job: Job, draft: Draft) -> bool:
         n = len(draft.tokens)
-        if n >= job.length or not usable(self.parts[1], job.request) or not draft.is_chain:
+        if n >= job.length or not is_usable(self.parts[1], job.request) or not draft.is_chain:
             return False
         if self.instead:
             return not n
-        if self.match:
-            return draft.match > 0
-        return not self.first or n >= self.first
+        return draft.match > 0 if self.match else not self.first or n >= self.first
 
-    def _rest(self, job: Job, draft: Draft) -> Job:
-        """The second part's job: what is left of the length, with the stop rules of those places if any."""
+    def _second_job(self, job: Job, draft: Draft) -> Job:
+        """Return the job of what is left of the length, with the stop rules of those places if any."""
         n = len(draft.tokens)
         stops = (NEVER,) if self.match else job.stops[min(n, len(job.stops) - 1) :]
-        most = self._adds(job, draft.tokens, inside=False)[0] if self.match else job.length
+        most = self._addition(job, draft.tokens, inside=False)[0] if self.match else job.length
         return replace(job, length=min(job.length - n, most), stops=stops, deterministic=True, rows=False)
 
 
-def usable(name: str, request: Request) -> bool:
-    """Whether a part may draft for this request now."""
+def is_usable(name: str, request: Request) -> bool:
+    """Return if a part may draft for this request now."""
     return name not in request.disabled and name not in request.not_ready
 
 
 def joined(begin: Draft, more: Draft) -> Draft:
-    """One chain of both; signals and probabilities where both have them for every token.
+    """Return one chain of both; signals and probabilities where both have them for every token.
 
-    What follows tokens that were drawn is certain once these are known: so it is drawn with probability 1.
+    What follows sampled tokens is certain once these are known: so it is sampled with probability 1.
     """
-    if not more.tokens:
-        return begin
-    if not begin.tokens:
-        return more
+    if not more.tokens or not begin.tokens:
+        return begin if begin.tokens else more
     n = len(begin.tokens) + len(more.tokens)
     dist = None
     signals, probs = begin.signals + more.signals, begin.probs + more.probs
     if begin.dist is not None:
-        dist = [*begin.dist, *(_certain(begin.dist[0], token) for token in more.tokens)]
+        dist = [*begin.dist, *(_one_hot(begin.dist[0], token) for token in more.tokens)]
         probs = begin.probs + (1.0,) * len(more.tokens)
     return Draft.chain(
         begin.tokens + more.tokens,
@@ -211,8 +198,7 @@ def joined(begin: Draft, more: Draft) -> Draft:
     )
 
 
-def _certain(row: Any, token: int) -> Any:
-    """The distribution in which one token is certain, like another one."""
-    sure = row * 0
-    sure[token] = 1
-    return sure
+def _one_hot(like: Any, token: int) -> Any:
+    row = like * 0
+    row[token] = 1
+    return row

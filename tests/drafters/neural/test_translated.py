@@ -216,7 +216,7 @@ def written(tokenizer: Any, policy: str, batch: int) -> tuple[list[list[int]], i
     for round in loop.run(prompts(tokenizer), Sampling(max_new_tokens=20), batch=batch):
         own.setdefault(round.request, []).extend(round.tokens)
         accepted += round.accepted
-    assert not any(drafter.held for drafter in made.values())
+    assert not any(drafter.views for drafter in made.values())
     return [own[i] for i in sorted(own)], accepted, dict(loop.faults)
 
 

@@ -13,8 +13,7 @@ from draftwise.core.drafts import Job
 from draftwise.core.roles import GradeJob
 from draftwise.drafters.neural.gguf import gguf
 from draftwise.drafters.neural.translated import TranslatedDrafter, lm
-from draftwise.drafters.translation.codec import BROKEN, codec_of
-from draftwise.drafters.translation.shared import shared
+from draftwise.drafters.translation import BROKEN, codec_of, shared_tokens
 from tests.drafters.neural.test_translated import TEXTS, prompts, request
 from tests.gguf import FOLDER
 from tests.other_tokenizers import coarser
@@ -48,7 +47,9 @@ def test_its_codec_is_that_of_the_same_tokenizer_in_transformers(tokenizer: Any)
     whole = [i for i, (a, b) in enumerate(spans) if BROKEN not in theirs.decode([ids[i]])]
     assert [ours.encode(WORDS)[1][i] for i in whole] == [spans[i] for i in whole]
     target = codec_of(tokenizer)
-    assert sorted(shared(target, ours, (4096, 3000))[0]) == sorted(shared(target, theirs, (4096, 3000))[0])
+    assert sorted(shared_tokens(target, ours, (4096, 3000))[0]) == sorted(
+        shared_tokens(target, theirs, (4096, 3000))[0]
+    )
 
 
 @cache

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, inf
+from math import ceil, inf, nan
 from typing import Annotated, Any
 
 import torch
@@ -15,25 +15,22 @@ from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob, Preparer
 from ...errors import UserError
+from ...models.distributions import most_likely
 from ...models.runner.prefix_cache import PrefixMemory, StoresPrefixes
 from ..lookup.picked import chain
-from ..translation.border import continued
-from ..translation.codec import codec_of
-from ..translation.reading import Reading
-from ..translation.shared import shared
-from .chains import grades
-from .inner import Model
+from ..translation import Reading, codec_of, continued, shared_tokens
+from .chains import grades, signals
 from .lm import LMDrafter
-from .translated_grades import Path, common, text_grades
 
 WAYS = ("auto", "text", "shared")
-ENOUGH = 0.25  # of the smaller vocabulary: with fewer shared tokens, drawn texts are drafted by text as well
+ENOUGH = (
+    0.25  # of the smaller vocabulary: with fewer shared tokens, sampled texts are drafted by text as well
+)
 FINEST = 3.0  # most tokens of the drafter for one of the target
-Mine = Sequence[tuple[Reading, Job]]
 
 
 @dataclass(slots=True)
-class Held:
+class TextView:
     """One request: its text in the drafter's tokens, and the tokens that the drafter was last given."""
 
     reading: Reading
@@ -44,10 +41,10 @@ class TranslatedDrafter:
     """Drafts with a model that has another tokenizer than the target: by text, or by shared tokens.
 
     The target's text is decoded and read by the drafter. *By text* the drafter writes its most likely text,
-    which the target's tokenizer turns into picked tokens; nothing is drafted where the target's last tokens
-    would be others with that text after them. *By shared tokens* the drafter draws from its distribution over
-    the tokens that both vocabularies have, each of which is one of the target's. `auto` drafts by text where
-    the request is greedy, and else by shared tokens, if there are enough of them.
+    which the target's tokenizer turns into deterministic tokens; nothing is drafted where the target's last
+    tokens would be others with that text after them. *By shared tokens* the drafter samples from its
+    distribution over the tokens that both vocabularies have, each of which is one of the target's. `auto`
+    drafts by text where the request is greedy, and else by shared tokens, if there are enough of them.
 
     Source: token-level intersection (arXiv 2502.05202).
 
@@ -57,7 +54,7 @@ class TranslatedDrafter:
 
     def __init__(
         self,
-        inner: Model,
+        inner: Any,
         vocab_size: int,
         tokenizers: tuple[Any, Any],
         *,
@@ -66,15 +63,15 @@ class TranslatedDrafter:
     ) -> None:
         check(vocabulary)
         self.inner, self.vocab_size, self.sample = inner, vocab_size, sample
-        self.ours, self.theirs = map(codec_of, tokenizers)
-        pairs, part = shared(self.ours, self.theirs, (vocab_size, inner.vocab_size))
+        self.codecs = codec_of(tokenizers[0]), codec_of(tokenizers[1])
+        pairs, share = shared_tokens(*self.codecs, (vocab_size, inner.vocab_size))
         if vocabulary == "shared" and not pairs:
             raise UserError("vocabulary=shared: the vocabularies share no token, choose vocabulary=text")
-        self.way = "text" if vocabulary == "auto" and part < ENOUGH else vocabulary
+        self.way = "text" if vocabulary == "auto" and share < ENOUGH else vocabulary
         self.pairs = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
         self.allowed = torch.zeros(inner.vocab_size, dtype=torch.bool).index_fill(0, self.pairs[:, 1], True)
-        self.mine = {theirs: ours for ours, theirs in pairs}
-        self.held: dict[int, Held] = {}
+        self.target_ids = {drafted: token for token, drafted in pairs}
+        self.views: dict[int, TextView] = {}
 
     @property
     def runner(self) -> Any:
@@ -88,162 +85,150 @@ class TranslatedDrafter:
 
     @property
     def compiled(self) -> bool:
-        """Whether passes are compiled at present."""
+        """True while passes are compiled."""
         return bool(getattr(self.inner, "compiled", False))
 
     def hint(self, request: Request) -> float:
-        """That of the model."""
-        return self.inner.hint(request)
+        """Return the model's hint."""
+        return float(self.inner.hint(request))
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Nothing yet: the text is read when a draft is requested."""
+        """Do nothing yet: the text is read when a draft is requested."""
 
     def close(self, request: Request) -> None:
-        """Free what is held of the request."""
-        held = self.held.pop(request.id, None)
-        self.inner.close(replace(request, tokens=held.shown if held is not None else []))
+        """Free the request's view."""
+        view = self.views.pop(request.id, None)
+        self.inner.close(replace(request, tokens=view.shown if view is not None else []))
 
     @torch.inference_mode()
     def prepare(self, request: Request) -> bool:
-        """Let the model read one piece of a long text, if it can; whether there is another one."""
+        """Let the model read one piece of a long text, if it can; return if there is another one."""
         if not isinstance(self.inner, Preparer) or not (ids := self._read(request).ids):
             return False
-        return self.inner.prepare(self._view(request, ids))
+        return self.inner.prepare(self._translate(request, ids))
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job, none where there is no text; drafts by text and by shared tokens are two
-        batches."""
-        made = [Draft()] * len(jobs)
-        ways: dict[Callable[[Mine], list[Draft]], list[int]] = {self._texts: [], self._shared: []}
-        for at, job in enumerate(jobs):
-            ways[
-                self._texts if self._by_text(job.request, picked=job.deterministic) else self._shared
-            ].append(at)
-        for way, places in ways.items():
-            mine = {at: (self._read(jobs[at].request), jobs[at]) for at in places}
-            mine = {at: one for at, one in mine.items() if one[0].ids}
-            drafts = way(list(mine.values())) if mine else []
-            for at, draft in zip(mine, drafts, strict=True):
-                made[at] = draft
-        return made
+        """Draft one chain per job, none where there is no text; both ways are a batch each."""
+        drafts = [Draft()] * len(jobs)
+        for by_text, draft in ((True, self._draft_by_text), (False, self._draft_shared)):
+            places = [
+                i
+                for i, job in enumerate(jobs)
+                if self._is_by_text(job.request, job.deterministic) == by_text and self._read(job.request).ids
+            ]
+            for i, made in zip(places, draft([jobs[i] for i in places]) if places else (), strict=True):
+                drafts[i] = made
+        return drafts
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """One grade per committed token.
+        """Return one grade per committed token.
 
         By text, a token is accepted if each of the drafter's tokens that have its text is the most likely
         one, in one pass over all of them. By shared tokens it is graded by the distribution at its place; a
         place that divides a token of the drafter takes a pass of its own.
         """
         paths = [Path.of(self._read(job.request, job.start), job) for job in jobs]
-        by_text = [self._by_text(job.request, picked=job.request.deterministic) for job in jobs]
-        asked = list(zip(jobs, paths, by_text, strict=True))
-        apart = [{} if text else self._apart(job.request, path) for job, path, text in asked]
-        rows = self._logits([(job.request, *path.stretch(by_text=text)) for job, path, text in asked])
+        by_text = [self._is_by_text(job.request, job.request.deterministic) for job in jobs]
+        apart = [
+            {}
+            if text
+            else {i: self._logits([(job.request, [*path.before[i], 0], 1)])[0][0] for i in path.divided}
+            for job, path, text in zip(jobs, paths, by_text, strict=True)
+        ]
+        rows = self._logits(
+            [
+                (job.request, *path.stretch(by_text=text))
+                for job, path, text in zip(jobs, paths, by_text, strict=True)
+            ]
+        )
         return [
             text_grades(job, path, own) if text else self._shared_grades(job, path, own, others)
-            for (job, path, text), own, others in zip(asked, rows, apart, strict=True)
+            for job, path, text, own, others in zip(jobs, paths, by_text, rows, apart, strict=True)
         ]
 
-    def _by_text(self, request: Request, *, picked: bool = False) -> bool:
+    def _is_by_text(self, request: Request, deterministic: bool) -> bool:
         if self.way == "auto":
-            return picked or not self.sample or request.sampling.greedy
+            return deterministic or not self.sample or request.sampling.greedy
         return self.way == "text"
 
     def _read(self, request: Request, end: int | None = None) -> Reading:
-        """The request's text, or the first `end` tokens of it, in the drafter's tokens."""
-        if request.id not in self.held:
-            self.held[request.id] = Held(Reading(self.ours, self.theirs))
-        reading = self.held[request.id].reading
+        """Return the request's text, or the first `end` tokens of it, in the drafter's tokens."""
+        if request.id not in self.views:
+            self.views[request.id] = TextView(Reading(*self.codecs))
+        reading = self.views[request.id].reading
         reading.read(request.tokens[:end])
         return reading
 
-    def _view(self, request: Request, ids: Sequence[int]) -> Request:
-        """The request with the drafter's tokens as its text; the model forgets those that are others now."""
-        held = self.held[request.id]
-        same = common(held.shown, ids)
-        if same < len(held.shown):
+    def _translate(self, request: Request, ids: Sequence[int]) -> Request:
+        """Return the request with the drafter's tokens as its text; the model forgets those that changed."""
+        view = self.views[request.id]
+        same = common_length(view.shown, ids)
+        if same < len(view.shown):
             self.inner.rewind(request, same)
-        held.shown = list(ids)
-        return replace(request, tokens=held.shown, prompt_length=len(ids) - request.position)
+        view.shown = list(ids)
+        return replace(request, tokens=view.shown, prompt_length=len(ids) - request.position)
 
-    def _texts(self, mine: Mine) -> list[Draft]:
-        """Drafts by text, from as many tokens of the drafter as this text has had for those of the target."""
-        jobs = []
-        for reading, job in mine:
+    def _inner_job(self, job: Job) -> Job:
+        view = self._translate(job.request, self.views[job.request.id].reading.ids)
+        return replace(job, request=view, width=1, rows=False, constraint=None, until=None)
+
+    def _draft_by_text(self, jobs: Sequence[Job]) -> list[Draft]:
+        """Draft by text, from as many tokens of the drafter as this text has had for those of the target."""
+        readings = [self.views[job.request.id].reading for job in jobs]
+        inner = []
+        for reading, job in zip(readings, jobs, strict=True):
             most = ceil(job.length * min(FINEST, len(reading.ids) / max(1, reading.done)))
-            view = self._view(job.request, reading.ids)
-            jobs.append(
-                replace(
-                    job,
-                    request=view,
-                    length=most,
-                    width=1,
-                    deterministic=True,
-                    rows=False,
-                    constraint=None,
-                    until=None,
-                )
-            )
+            inner.append(replace(self._inner_job(job), length=most, deterministic=True))
         drafts = []
-        for (reading, job), draft in zip(mine, self.inner.draft(jobs), strict=True):
-            made = continued(reading, draft.tokens)
+        for reading, job, draft in zip(readings, jobs, self.inner.draft(inner), strict=True):
+            more = continued(reading, draft.tokens)
             if draft.signals:
-                parts = (draft.signals[first:last] for first, last in made.sources)
-                drafts.append(chain(job, zip(made.tokens, map(_least, parts), strict=True)))
+                least = (least_certain(draft.signals[first:last]) for first, last in more.sources)
+                drafts.append(chain(job, zip(more.tokens, least, strict=True)))
             else:
-                drafts.append(Draft.chain(made.tokens[: job.length]))
+                drafts.append(Draft.chain(more.tokens[: job.length]))
         return drafts
 
-    def _shared(self, mine: Mine) -> list[Draft]:
-        """Drafts by shared tokens: the drafter's own, under the ids that the target has for them."""
-        views = [self._view(job.request, reading.ids) for reading, job in mine]
-        pairs = zip(views, mine, strict=True)
-        jobs = [
-            replace(job, request=view, width=1, rows=False, constraint=None, until=None)
-            for view, (_, job) in pairs
-        ]
+    def _draft_shared(self, jobs: Sequence[Job]) -> list[Draft]:
+        """Draft by shared tokens: the drafter's own, under the ids that the target has for them."""
         self.inner.allowed = self.allowed
         try:
-            drafts = self.inner.draft(jobs)
+            drafts = self.inner.draft([self._inner_job(job) for job in jobs])
         finally:
             self.inner.allowed = None
-        made = []
+        renamed = []
         for draft in drafts:
-            tokens = tuple(self.mine[token] for token in draft.tokens)
-            dist = None if draft.dist is None else self._ours(torch.stack(list(draft.dist)), 0.0)
-            made.append(replace(draft, tokens=tokens, dist=dist))
-        return made
+            tokens = tuple(self.target_ids[token] for token in draft.tokens)
+            dist = None if draft.dist is None else self._target_rows(torch.stack(list(draft.dist)), 0.0)
+            renamed.append(replace(draft, tokens=tokens, dist=dist))
+        return renamed
 
-    def _ours(self, rows: Tensor, rest: float) -> Tensor:
-        """Rows over the drafter's vocabulary as rows over the target's, `rest` where it is not shared."""
-        ours, theirs = self.pairs.to(rows.device).unbind(1)
-        return rows.new_full((len(rows), self.vocab_size), rest).index_copy(1, ours, rows[:, theirs])
+    def _target_rows(self, rows: Tensor, rest: float) -> Tensor:
+        """Return rows over the drafter's vocabulary over the target's, `rest` where it is not shared."""
+        tokens, drafted = self.pairs.to(rows.device).unbind(1)
+        return rows.new_full((len(rows), self.vocab_size), rest).index_copy(1, tokens, rows[:, drafted])
 
     def _shared_grades(
         self, job: GradeJob, path: Path, rows: Tensor, apart: Mapping[int, Tensor]
     ) -> list[Grade]:
-        """Grades by the drafter's distributions over shared tokens; nothing is drafted before any text."""
+        """Grade by the drafter's distributions over shared tokens; nothing is drafted before any text."""
         first = len(path.ids) + 1 - len(rows)
         before = [
             apart[i] if i in apart else rows[len(ids) - first] if ids else rows.new_zeros(rows.shape[1])
             for i, ids in enumerate(path.before)
         ]
-        logits = self._ours(torch.stack(before), -inf)
-        found = grades(job, logits, None, vocab_size=self.vocab_size, sample=self.sample)
-        return [one if ids else Grade(0.0, 0.0) for one, ids in zip(found, path.before, strict=True)]
+        logits = self._target_rows(torch.stack(before), -inf)
+        graded = grades(job, logits, None, vocab_size=self.vocab_size, sample=self.sample)
+        return [one if ids else Grade(0.0, 0.0) for one, ids in zip(graded, path.before, strict=True)]
 
-    def _apart(self, request: Request, path: Path) -> dict[int, Tensor]:
-        """The logits at each place that divides a token of the drafter, in a pass each."""
-        return {i: self._logits([(request, [*path.before[i], 0], 1)])[0][0] for i in path.divided}
-
-    def _logits(self, wanted: Sequence[tuple[Request, Sequence[int], int]]) -> list[Tensor]:
-        """The logits that predict the last n of some tokens, shape (n, vocabulary), in one pass for all."""
-        views = [(self._view(request, ids), n) for request, ids, n in wanted if n > 0]
+    def _logits(self, stretches: Sequence[tuple[Request, Sequence[int], int]]) -> list[Tensor]:
+        """Return the logits that predict the last n of some tokens, shape (n, vocabulary), in one pass."""
+        views = [(self._translate(request, ids), n) for request, ids, n in stretches if n > 0]
         read = iter(self.inner.read(views) if views else ())
         nothing = torch.zeros((0, self.inner.vocab_size), device=getattr(self.runner, "device", None))
-        return [next(read).float() if n > 0 else nothing for *_, n in wanted]
+        return [next(read).float() if n > 0 else nothing for *_, n in stretches]
 
 
 def check(vocabulary: str) -> None:
@@ -259,9 +244,104 @@ def check_unused(vocabulary: str) -> None:
         raise UserError(f"vocabulary={vocabulary}: the drafter has the target's tokenizer, leave it out")
 
 
-def _least(parts: Sequence[Signals]) -> Signals:
-    """The signals of the drafter's least certain token."""
-    return min(parts, key=lambda signals: signals.chosen)
+def least_certain(parts: Sequence[Signals]) -> Signals:
+    """Return the signals of the drafter's least certain token."""
+    return min(parts, key=lambda one: one.chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The tokens of a job of grading as the drafter reads them.
+
+    Attributes:
+        ids: The drafter's tokens of the whole text.
+        first: How many of them were there before the committed tokens, at least 1.
+        before: The drafter's tokens of the text before each committed token.
+        under: For each committed token the places in `ids` of those that have its text.
+    """
+
+    ids: list[int]
+    first: int
+    before: list[list[int]]
+    under: list[list[int]]
+
+    @classmethod
+    def of(cls, reading: Reading, job: GradeJob) -> Path:
+        """Read the committed tokens one by one."""
+        tokens, start = job.request.tokens, job.start
+        before, lengths = list[list[int]](), list[int]()
+        for end in range(start, len(tokens) + 1):
+            reading.read(tokens[:end])
+            lengths.append(reading.length)
+            before.append(list(reading.ids))
+        ids = before.pop()
+        first = max(1, common_length(before[0], ids))
+        under = [_under(reading, first, token, lengths[i:]) for i, token in enumerate(tokens[start:])]
+        return cls(ids, first, before, under)
+
+    @property
+    def divided(self) -> list[int]:
+        """The committed tokens that begin within one of the drafter's tokens."""
+        return [i for i, ids in enumerate(self.before) if ids != self.ids[: len(ids)]]
+
+    def stretch(self, *, by_text: bool) -> tuple[list[int], int]:
+        """Return the tokens to read, and how many of them to predict.
+
+        Those are the ones with the committed text, or from the first committed token that begins with one of
+        them up to what follows the text.
+        """
+        if by_text:
+            return self.ids, len(self.ids) - self.first
+        begins = [len(ids) for ids in self.before if ids and ids == self.ids[: len(ids)]]
+        return [*self.ids, 0], len(self.ids) + 1 - begins[0] if begins else 0
+
+
+def _under(reading: Reading, first: int, token: int, lengths: Sequence[int]) -> list[int]:
+    """Return the drafter's tokens, from the `first` on, that have the text of one token of the target."""
+    begin, places = lengths[0], range(first, len(reading.ids))
+    if token == reading.target.end:
+        end = reading.drafter.end
+        return [j for j in places if reading.ids[j] == end and reading.spans[j] == (begin, begin)]
+    if token in reading.target.special:
+        return []
+    # A part of a character goes with the whole.
+    end = next((length for length in lengths[1:] if length > begin), begin)
+    return [j for j in places if reading.spans[j][0] < end and reading.spans[j][1] > begin]
+
+
+def text_grades(job: GradeJob, path: Path, rows: Tensor) -> list[Grade]:
+    """Return one grade per committed token: 1 if the drafter's most likely text continues with the token's.
+
+    `rows` are the logits that predict `path.ids[path.first:]`, shape (tokens, vocabulary). Where the job has
+    the drafter's own draft, that decides.
+    """
+    picks = most_likely(rows) if len(rows) else []
+    right = [pick == token for pick, token in zip(picks, path.ids[path.first :], strict=True)]
+    position = job.start - job.request.prompt_length
+    greedy = job.request.sampling.greedy
+    drafted = None if job.draft is None else job.draft.tokens
+    graded = []
+    for i, (token, places) in enumerate(zip(job.request.tokens[job.start :], path.under, strict=True)):
+        accept = float(bool(places) and all(right[j - path.first] for j in places))
+        if drafted is not None and i < max(1, len(drafted)):
+            accept = float(drafted[i : i + 1] == (token,))
+            drafted = drafted if accept else None
+        least = None
+        if job.signals and places:
+            rows_of = [j - path.first for j in places]
+            least = least_certain(
+                [signals(rows[j], picks[j], job.signals, position + i, None) for j in rows_of]
+            )
+        graded.append(Grade(accept, accept if greedy else nan, least))
+    return graded
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many tokens two texts begin with alike; texts that grow differ near their ends."""
+    most = min(len(one), len(other))
+    begin = max(0, most - 64)
+    begin = begin if one[:begin] == other[:begin] else 0
+    return next((i for i in range(begin, most) if one[i] != other[i]), most)
 
 
 def lm(

@@ -6,10 +6,7 @@ from random import Random
 
 import pytest
 
-from draftwise.drafters.translation.border import continued
-from draftwise.drafters.translation.codec import BROKEN, Codec
-from draftwise.drafters.translation.reading import Reading
-from draftwise.drafters.translation.shared import shared
+from draftwise.drafters.translation import BROKEN, Codec, Reading, continued, shared_tokens
 from tests.tiny_tokenizers import MAKERS, tokenizer
 
 TEXTS = (
@@ -44,10 +41,10 @@ def test_a_growing_text_is_read_as_the_whole_text_would_be(ours: str, theirs: st
             end = min(len(own), end + rng.choice((1, 1, 2, 5, 40)))
             reading.read(own[:end])
             assert end - reading.done <= 3 and len(reading.ids) == len(reading.spans)
-            said = reading.ours.decode(own[: reading.done])
+            said = reading.target.decode(own[: reading.done])
             assert reading.length == len(said)
             if ours in EXACT and theirs in EXACT:
-                assert reading.ids == reading.theirs.prefix + reading.theirs.encode(said)[0]
+                assert reading.ids == reading.drafter.prefix + reading.drafter.encode(said)[0]
 
 
 @pytest.mark.parametrize(("ours", "theirs"), PAIRS)
@@ -153,7 +150,7 @@ def test_unknown_special_tokens_become_line_breaks() -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_shared_tokens_have_one_text(name: str) -> None:
     one, other = codec("byte-level"), codec(name)
-    pairs, part = shared(one, other, (10_000, 10_000))
+    pairs, part = shared_tokens(one, other, (10_000, 10_000))
     assert len({a for a, _ in pairs}) == len({b for _, b in pairs}) == len(pairs)
     assert (one.end, other.end) in pairs and 0.25 < part <= 1.0
     begin, end = one.encode("a")[0], other.encode("a")[0]
@@ -164,7 +161,7 @@ def test_shared_tokens_have_one_text(name: str) -> None:
 
 def test_bytes_are_shared_by_byte_level_and_byte_fallback() -> None:
     one, other = codec("byte-level"), codec("llama")
-    pairs = dict(shared(one, other, (10_000, 10_000))[0])
+    pairs = dict(shared_tokens(one, other, (10_000, 10_000))[0])
     names = [other.fast.id_to_token(pairs[part]) for part in one.encode("漢")[0]]
     assert names == [f"<0x{byte:02X}>" for byte in "漢".encode()]
 
