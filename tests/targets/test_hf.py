@@ -210,7 +210,7 @@ def test_rows_are_freed() -> None:
     target, lm = HFTarget(model("llama")), LMDrafter(model("llama", seed=1), VOCAB)
     run(target, {"lm": lm}, "static-2", 8, 3)
     assert target.runner.request_ids == [] and target.runner.cache.bytes <= KEPT and not target.chains
-    assert lm.runner.request_ids == [] and lm.runner.cache.bytes <= KEPT and not lm.places
+    assert lm.runner.request_ids == [] and lm.runner.cache.bytes <= KEPT and not lm.cached
 
 
 class Plain:

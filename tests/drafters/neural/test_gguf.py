@@ -99,7 +99,7 @@ def test_nothing_is_read_twice() -> None:
     assert read == [1, 1, 1, 1]
     assert list(third.tokens) == by_hand(Plain(tiny()), r.tokens, 4, Stop())
     made.close(r)
-    assert not made.places and not made.rows.held
+    assert not made.cached and not made.rows.held
 
 
 @pytest.mark.parametrize("size", [VOCAB - 4, VOCAB, VOCAB + 9])

@@ -140,4 +140,4 @@ def test_nothing_is_read_twice(made: Any) -> None:
     assert read == [1, 1, 1, 1]
     assert list(third.tokens) == by_hand(made, r.tokens, 4, Stop())[0]
     drafter.close(r)
-    assert not drafter.places and not drafter.runner.request_ids
+    assert not drafter.cached and not drafter.runner.request_ids

@@ -51,7 +51,7 @@ def test_a_draft_is_what_the_model_says_of_what_it_sees() -> None:
     for n in range(4, 70, 2):
         request.tokens = whole[:n]
         (draft,) = drafter.draft([Job(request, 3)])
-        view = seen(request.tokens, drafter.places[request.id].skip)
+        view = seen(request.tokens, drafter.cached[request.id].skip)
         assert len(view) <= SINKS + 2 * WINDOW and view[-min(n, WINDOW) :] == whole[max(0, n - WINDOW) : n]
         assert list(draft.tokens) == own_text(made, view, 3)
         sizes.append(drafter.runner.cached_lengths[0])
@@ -81,14 +81,14 @@ def test_grades_are_of_what_it_sees_and_signals_of_where_it_stands() -> None:
     for start in (30, 34, 12):
         needs = frozenset({"place", "entropy"})
         (grades,) = drafter.grade([GradeJob(request, start, [1.0] * (40 - start), signals=needs)])
-        view = seen(request.tokens, skip := drafter.places[request.id].skip)
+        view = seen(request.tokens, skip := drafter.cached[request.id].skip)
         with torch.inference_mode():
             picks = made(torch.tensor([view])).logits[0].argmax(-1).tolist()
         right = [float(picks[j - skip - 1] == request.tokens[j]) for j in range(start, 40)]
         assert [g.accept for g in grades] == right
         assert [g.signals.place for g in grades if g.signals] == [j - 30 for j in range(start, 40)]
     (draft,) = drafter.draft([Job(request, 2, stops)])
-    assert list(draft.tokens) == own_text(made, seen(request.tokens, drafter.places[request.id].skip), 2)
+    assert list(draft.tokens) == own_text(made, seen(request.tokens, drafter.cached[request.id].skip), 2)
 
 
 def loop_of(made: Any) -> Loop:

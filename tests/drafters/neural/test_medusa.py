@@ -16,8 +16,7 @@ from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
-from draftwise.drafters.neural.medusa import MedusaDrafter
-from draftwise.drafters.neural.rescore import TextGrams
+from draftwise.drafters.neural.medusa import MedusaDrafter, TextGrams
 from draftwise.drafters.neural.trees import sparse
 from draftwise.errors import UserError
 from draftwise.models.heads.medusa import Medusa

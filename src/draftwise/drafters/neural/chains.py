@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, nan
-from typing import Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -52,7 +52,7 @@ class Chain:
             if not float(row[pick]) > -inf:
                 self.done = True
                 return
-        if self.draws(sample):
+        if self.is_sampled(sample):
             q = distributions(job.request.sampling, row[None], vocab_size)[0]
             pick = draw(q, job.request.rng.random())
             self.dist.append(q)
@@ -73,12 +73,12 @@ class Chain:
         if job.until is not None and not self.done:
             self.done = job.until(self.tokens)
 
-    def draws(self, sample: bool) -> bool:
-        """Whether tokens are drawn, by a drafter that may `sample`."""
+    def is_sampled(self, sample: bool) -> bool:
+        """Return if tokens are sampled, by a drafter that may `sample`."""
         return sample and not self.job.deterministic and not self.job.request.sampling.greedy
 
     def unread(self) -> list[int]:
-        """The tokens that the drafting model is to read next."""
+        """Return the tokens that the drafting model is to read next."""
         begin, self.read = self.read, len(self.tokens)
         return self.tokens[begin:]
 
@@ -88,7 +88,7 @@ class Chain:
         if job.constraint is None or self.done or "hidden" in self.needs:
             return
         for token in job.constraint.forced(self.tokens, job.length - len(self.tokens)):
-            if self.draws(sample):
+            if self.is_sampled(sample):
                 self.dist.append(
                     torch.zeros(vocab_size, device=device).index_fill(0, _index(token, device), 1)
                 )
@@ -115,8 +115,8 @@ class Chain:
 
 
 def picks(chains: Sequence[Chain], logits: Tensor, *, sample: bool) -> list[int]:
-    """The most likely tokens of logits, shape (rows, vocabulary); 0 where all of these chains draw theirs."""
-    if all(chain.draws(sample) for chain in chains):
+    """Return the most likely tokens of logits, shape (rows, vocabulary); 0 if all of these chains sample."""
+    if all(chain.is_sampled(sample) for chain in chains):
         return [0] * len(logits)
     return cast("list[int]", most_likely(logits))
 
@@ -131,48 +131,43 @@ def _index(token: int, device: torch.device) -> Tensor:
     return torch.tensor([token], device=device)
 
 
-class Step(Protocol):
-    """Runs one more drafting step for all jobs and returns the logits after it.
+Step = Callable[
+    [Sequence[Sequence[int]], Sequence[Sequence[int]], Sequence[Sequence[int]] | None],
+    tuple[Tensor, Tensor | None],
+]
+"""Runs one more drafting step for all jobs.
 
-    `tokens[i]` are the tokens of job i, none if it is done; `above[i]` are their parents' indices among the
-    tokens read before; `kin[i]` are the parents of all tokens read in this draft, if it is a tree. Returns
-    raw logits, shape (jobs, most tokens of a job, vocabulary), and the hidden states that these came from,
-    shape (jobs, most tokens, width), if any rule may read them.
-    """
-
-    def __call__(
-        self,
-        tokens: Sequence[Sequence[int]],
-        above: Sequence[Sequence[int]],
-        kin: Sequence[Sequence[int]] | None,
-    ) -> tuple[Tensor, Tensor | None]: ...
+Its arguments are the tokens of each job, none if it is done; the indices of their parents among the tokens
+read before; and for trees the parents of all tokens read in this draft. Returns raw logits, shape (jobs, most
+tokens of a job, vocabulary), and the hidden states that these came from, if rules may read them.
+"""
 
 
 def draft_chains(
     jobs: Sequence[Job], logits: Tensor, states: Tensor | None, step: Step, *, vocab_size: int, sample: bool
 ) -> list[Draft]:
-    """A chain for each job; `logits` (jobs, 1, vocabulary) and `states` are those after its text."""
+    """Draft a chain for each job; `logits` (jobs, 1, vocabulary) and `states` are those after its text."""
     chains = [Chain(job, needs(job.stops)) for job in jobs]
     while True:
-        found = picks(chains, logits[:, 0, :vocab_size], sample=sample)
+        best = picks(chains, logits[:, 0, :vocab_size], sample=sample)
         for i, chain in enumerate(chains):
             if not chain.done:
                 hidden = None if states is None else states[i, 0]
-                chain.extend(logits[i, 0], found[i], hidden, vocab_size=vocab_size, sample=sample)
+                chain.extend(logits[i, 0], best[i], hidden, vocab_size=vocab_size, sample=sample)
         if all(chain.done for chain in chains):
             return [chain.draft for chain in chains]
         logits, states = step([[] if c.done else c.tokens[-1:] for c in chains], [[0]] * len(jobs), None)
 
 
 def distributions(sampling: Sampling, rows: Tensor, vocab_size: int) -> Tensor:
-    """The distributions that tokens are sampled from, over the target's vocabulary, float32."""
+    """Return the distributions that tokens are sampled from, over the target's vocabulary, float32."""
     q = warp(warpers(sampling), rows[:, :vocab_size])
     missing = vocab_size - q.shape[1]
     return torch.nn.functional.pad(q, (0, missing)) if missing > 0 else q
 
 
-def known(job: GradeJob) -> list[Tensor]:
-    """The rows of this round's own draft that the committed text passed through, from `start` on."""
+def drafted_rows(job: GradeJob) -> list[Tensor]:
+    """Return the rows of this round's own draft that the committed text passed through, from `start` on."""
     if job.draft is None or not job.draft.rows:
         return []
     tokens, drafted = job.request.tokens[job.start :], job.draft.tokens
@@ -182,7 +177,7 @@ def known(job: GradeJob) -> list[Tensor]:
 
 
 def masked(constraint: Constraint | None, tokens: Sequence[int], logits: Tensor) -> Tensor:
-    """The logits of committed tokens, shape (tokens, vocabulary), under the draft's constraint."""
+    """Return the logits of committed tokens, shape (tokens, vocabulary), under the draft's constraint."""
     if constraint is None or not len(logits):
         return logits
     rows = [constraint.mask(tokens[:n], row) for n, row in enumerate(logits)]
@@ -201,7 +196,7 @@ def grades(
     sample: bool = True,
     constraint: Constraint | None = None,
 ) -> list[Grade]:
-    """Grades of the job's tokens from the drafter's logits at these positions, shape (tokens, vocabulary)."""
+    """Return grades of the job's tokens from the logits at these positions, shape (tokens, vocabulary)."""
     tokens = job.request.tokens[job.start :]
     logits = masked(constraint, tokens, logits)
     sampling = job.request.sampling
@@ -220,20 +215,20 @@ def grades(
         if job.distributions is not None:
             ids = torch.tensor(best, device=job.distributions.device)
             overlap = job.distributions.gather(1, ids[:, None])[:, 0].tolist()
-    seen = _signals(job, logits, best, states) if job.signals else [None] * len(tokens)
-    return [Grade(*grade) for grade in zip(accept, overlap, seen, strict=True)]
+    read = _signals(job, logits, best, states) if job.signals else [None] * len(tokens)
+    return [Grade(*grade) for grade in zip(accept, overlap, read, strict=True)]
 
 
 def _signals(
     job: GradeJob, logits: Tensor, picks: Sequence[int], states: Tensor | None
 ) -> Sequence[Signals | None]:
-    """The signals of each graded token; one that the drafter does not have gets a probability of 0."""
+    """Return the signals of each graded token; one that the drafter does not have gets a probability of 0."""
     first, width = job.start - job.request.prompt_length, logits.shape[1]
     if job.signals == CHOSEN:
         which = torch.tensor([[min(pick, width - 1)] for pick in picks], device=logits.device)
         chosen = logits.softmax(-1, torch.float32).gather(1, which)[:, 0].tolist()
-        known = [p if pick < width else 0.0 for p, pick in zip(chosen, picks, strict=True)]
-        return [Signals(0.0, 0.0, 0.0, p, first + i) for i, p in enumerate(known)]
+        chosen = [p if pick < width else 0.0 for p, pick in zip(chosen, picks, strict=True)]
+        return [Signals(0.0, 0.0, 0.0, p, first + i) for i, p in enumerate(chosen)]
     hidden = states if states is not None else [None] * len(picks)
     rows = enumerate(zip(logits, picks, hidden, strict=True))
     return [signals(row, pick, job.signals, first + i, state) for i, (row, pick, state) in rows]
@@ -241,55 +236,59 @@ def _signals(
 
 @dataclass(slots=True)
 class Drift:
-    """How much lower the acceptance rate of a drafter's later tokens is than its grades predict.
+    """A measure of how much lower the acceptance rate of a drafter's later tokens is than its grades predict.
 
     Grades come from the target's states, later tokens of a draft from the drafter's own. One factor for each
     position in a draft: the ratio of the two on the drafts that were verified, with a prior of 1 that has the
-    weight of `lean` accepted tokens.
+    weight of `prior` accepted tokens.
     """
 
-    lean: float = 4.0
-    played: list[float] = field(default_factory=list)
+    prior: float = 4.0
+    verified: list[float] = field(default_factory=list)
     graded: list[float] = field(default_factory=list)
 
-    def learn(self, job: GradeJob, found: Sequence[Grade], *, vocab_size: int, sample: bool) -> None:
+    def learn(self, job: GradeJob, graded: Sequence[Grade], *, vocab_size: int, sample: bool) -> None:
         """Compare the rows of the job's own draft, if it has one, with the grades of the same tokens."""
-        rows = known(job)
+        rows = drafted_rows(job)
         if len(rows) < 2:
             return
-        mine = replace(job.request, tokens=job.request.tokens[: job.start + len(rows)])
+        request = replace(job.request, tokens=job.request.tokens[: job.start + len(rows)])
         distributions = None if job.distributions is None else job.distributions[: len(rows)]
         own = replace(
-            job, request=mine, probs=job.probs[: len(rows)], distributions=distributions, signals=frozenset()
+            job,
+            request=request,
+            probs=job.probs[: len(rows)],
+            distributions=distributions,
+            signals=frozenset(),
         )
         truth = grades(own, torch.stack(rows), None, vocab_size=vocab_size, sample=sample)
-        missing = len(rows) - 1 - len(self.played)
-        self.played += [0.0] * missing
+        missing = len(rows) - 1 - len(self.verified)
+        self.verified += [0.0] * missing
         self.graded += [0.0] * missing
-        for place, (was, said) in enumerate(zip(truth[1:], found[1:], strict=False)):
-            self.played[place] += was.accept
-            self.graded[place] += said.accept
+        for place, (actual, grade) in enumerate(zip(truth[1:], graded[1:], strict=False)):
+            self.verified[place] += actual.accept
+            self.graded[place] += grade.accept
 
     def applied(self, grade: Grade) -> Grade:
-        """A grade with the factors of the draft positions applied."""
-        pairs = zip(self.played, self.graded, strict=True)
-        factors = [min(1.0, (a + self.lean) / (b + self.lean)) for a, b in pairs]
+        """Return a grade with the factors of the draft positions applied."""
+        pairs = zip(self.verified, self.graded, strict=True)
+        factors = [min(1.0, (a + self.prior) / (b + self.prior)) for a, b in pairs]
         if not factors:
             return grade
         return replace(grade, deeper=tuple((grade.accept * f, grade.overlap * f) for f in factors))
 
 
-def signals(row: Tensor, pick: int, wanted: frozenset[str], place: int, hidden: Tensor | None) -> Signals:
-    """The stop signals of the raw softmax at temperature 1; those that no rule reads are omitted."""
-    if wanted == CHOSEN:
+def signals(row: Tensor, pick: int, names: frozenset[str], place: int, hidden: Tensor | None) -> Signals:
+    """Return the stop signals of the raw softmax at temperature 1; those that no rule reads are omitted."""
+    if names == CHOSEN:
         return Signals(0.0, 0.0, 0.0, row.softmax(-1, torch.float32)[pick].item(), place)
     logp = row.float().log_softmax(-1)
     top: list[float] = []
-    if wanted & {"top1", "top2", "top"}:
-        top = logp.topk(min(TOP if "top" in wanted else 2, len(logp))).values.exp().tolist()
-    entropy = float(-(logp.exp() * logp).nansum()) if "entropy" in wanted else 0.0
+    if names & {"top1", "top2", "top"}:
+        top = logp.topk(min(TOP if "top" in names else 2, len(logp))).values.exp().tolist()
+    entropy = float(-(logp.exp() * logp).nansum()) if "entropy" in names else 0.0
     first, second = (*top, 0.0, 0.0)[:2]
-    state = hidden.float().numpy(force=True) if hidden is not None and "hidden" in wanted else None
-    known = tuple(top) if "top" in wanted else ()
+    state = hidden.float().numpy(force=True) if hidden is not None and "hidden" in names else None
+    likeliest = tuple(top) if "top" in names else ()
     chosen = float(logp[pick].exp()) if pick < len(logp) else 0.0  # the text has tokens that it lacks
-    return Signals(first, second, entropy, chosen, place, known, state)
+    return Signals(first, second, entropy, chosen, place, likeliest, state)

@@ -3,73 +3,155 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ...core.constraint import constraint_of
 from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
+from ...core.request import Request
 from ...core.roles import GradeJob
-from ...models.heads.eagle import Eagle
+from ...models.heads.eagle import Eagle, PEagle
 from ...models.heads.mtp import Mtp
-from ...models.runner import PassInput
+from ...models.runner import ModelRunner, PassInput
 from ...models.runner.hidden_states import Source
-from .chains import Drift, draft_chains, grades
-from .pairs import PairReader
-from .trees import checked, draft_trees
+from ...models.runner.traits import Traits
+from .chains import Drift
+from .heads import MISS, HeadDrafter, later, whole_vocabulary
 
+LONG = 16  # from this many pending pairs a row is prefilled in a pass of its own
 Texts = Sequence[Sequence[int]]
-Places = Sequence[Sequence[int]]
-Kin = Sequence[Sequence[int]] | None
 
 
-class EagleDrafter(PairReader):
-    """Drafts from the target's hidden states with a published EAGLE or EAGLE-3 head.
+class PairModel:
+    """A head with the interface that `ModelRunner` needs of a model.
 
-    With `width` 1 it drafts a chain, sampled if the request samples, unless `sample` is off. With more, or a
-    wider arm, it drafts EAGLE-2's tree of at most length * width picked nodes: at each depth it expands the
-    `top` best nodes by `top` tokens each. With `gain` it grows, as in OPT-Tree, only while the expected
-    number of accepted tokens grows by more than that. Before the target has prefilled a prompt there are no
-    states to draft from: the first round is plain decoding.
+    `inputs` are the states to read beside the tokens of the next pass, shape (rows, length, width), and
+    `states` the head's output states of the latest pass.
+    """
+
+    def __init__(self, head: Eagle | Mtp) -> None:
+        self.head, self.config = head, head.config
+        self.weight = next(head.parameters()).new_empty(0)  # the head's device and dtype
+        self.dtype, self.modules, self.training = self.weight.dtype, head.modules, False
+        self.inputs = self.states = self.weight.new_empty(0)
+
+    def get_input_embeddings(self) -> nn.Module | SimpleNamespace:
+        """Return a module whose weight is on the head's device."""
+        return SimpleNamespace(weight=self.weight)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        attention_mask: Tensor | None,
+        cache: Any,
+        use_cache: bool,
+        logits_to_keep: int,
+    ) -> SimpleNamespace:
+        """Return logits over the target's vocabulary at the last positions."""
+        self.states = self.head(
+            input_ids, self.inputs, position_ids=position_ids, attention_mask=attention_mask, cache=cache
+        )
+        logits = self.head.logits(self.states[:, -logits_to_keep:])
+        return SimpleNamespace(logits=whole_vocabulary(logits, self.head.ids, self.head.vocab_size))
+
+    __call__ = forward
+
+
+class PairDrafter(HeadDrafter):
+    """Reads pairs of a hidden state of the target and the token after it, in step with the committed text.
+
+    `mask` is the token and the features, shape (1, layers * target width), of pairs that are read after the
+    known ones by a head that drafts in parallel.
     """
 
     hidden_states = True  # for stop rules that read them
-    guided = True
+    mask: tuple[int, Tensor] | None = None
 
-    def __init__(
-        self,
-        head: Eagle | Mtp,
-        target: Source,
-        *,
-        width: int = 1,
-        sample: bool = True,
-        top: int = 8,
-        gain: float = 0.0,
-    ) -> None:
-        checked(width, top, gain)
-        super().__init__(head, target)
-        self.branches, self.sample, self.top, self.gain = width, sample, top, gain
+    def __init__(self, head: Eagle | Mtp, target: Source, **options: Any) -> None:
+        super().__init__(target, head.layers_read, **options)
+        self.module, self.model = head, PairModel(head)
+        self.runner = ModelRunner(self.model, traits=Traits())  # rotary positions and full attention
+        self.chunk = 96 if self.runner.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
+
+    def close(self, request: Request) -> None:
+        """Free the request's row."""
+        self.runner.close(request.id)
+
+    def _catch_up(self, requests: Sequence[Request], ahead: int = 0) -> tuple[Tensor, Tensor, list[int]]:
+        """Read every pair for which the target's state is known, and `ahead` pairs of the mask after it.
+
+        Returns the logits after the last one and the mask's, shape (requests, 1 + ahead, vocabulary), the
+        states there, shape (requests, 1 + ahead, width), and each request's row.
+        """
+        ends = [len(request.tokens) - 1 for request in requests]
+        read = self._read(requests, [(end - 1, end) for end in ends], ahead)
+        logits, states = (torch.stack(part) for part in zip(*read, strict=True))
+        return logits, states, [self.runner.request_ids.index(request.id) for request in requests]
+
+    def _read(
+        self, requests: Sequence[Request], spans: Sequence[tuple[int, int]], ahead: int = 0
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Read each request's pairs up to the end of its span, and `ahead` pairs of the mask.
+
+        Pair i is the state of token i and token i + 1. Returns the logits after the pairs of each span and of
+        the mask, shape (pairs, vocabulary), and the head's states.
+        """
+        masks = [self.mask[0]] * ahead if self.mask else []
+        for request in requests:
+            if request.id not in self.runner.request_ids:
+                self.runner.open(request.id)
+        rows, cached = self.runner.move_to_front([r.id for r in requests]), self.runner.cached_lengths
+        slots = max(len(request.tokens) + request.remaining for request in requests) + ahead
+        texts: list[list[int]] = [[]] * len(rows)
+        for row, request, (first, end) in zip(rows, requests, spans, strict=True):
+            cached[row] = min(cached[row], first)
+            while first - cached[row] > LONG:
+                upto = min(cached[row] + self.chunk, first)
+                self._set_inputs([(row, request, upto)], 1)
+                pairs = request.tokens[cached[row] + 1 : upto + 1]
+                self.runner.forward(PassInput(row, [pairs], 1, slots=slots))
+            texts[row] = request.tokens[cached[row] + 1 : end + 1] + masks
+        ends = [(row, r, end) for row, r, (_, end) in zip(rows, requests, spans, strict=True)]
+        self._set_inputs(ends, len(rows), ahead)
+        widths = [len(texts[row]) for row in rows]
+        sizes = [end + ahead - first for first, end in spans]
+        keep = max(widths) - min(w - n for w, n in zip(widths, sizes, strict=True))
+        logits = self.runner.forward(PassInput(0, texts, keep, slots=slots)).logits
+        states = self.model.states[:, -keep:]
+        parts = [
+            (row, slice(keep - max(widths) + width - n, keep - max(widths) + width))
+            for row, width, n in zip(rows, widths, sizes, strict=True)
+        ]
+        return [(logits[part], states[part]) for part in parts]
+
+    def _set_inputs(self, ends: Sequence[tuple[int, Request, int]], n: int, ahead: int = 0) -> None:
+        """Set the states of each row's next pairs, up to an end, and of the mask, in a batch of `n` rows."""
+        cached = self.runner.cached_lengths
+        parts = [self.features.of(request.id, cached[row], end) for row, request, end in ends]
+        if self.mask and ahead:
+            masks = self.mask[1].expand(ahead, -1)
+            parts = [torch.cat((part.to(masks.device, masks.dtype), masks)) for part in parts]
+        inputs = self.model.weight.new_zeros(n, max(map(len, parts)), self.module.config.hidden_size)
+        for (row, _, _), part in zip(ends, parts, strict=True):
+            inputs[row if n > 1 else 0, : len(part)] = self.module.read(part.to(inputs.device, inputs.dtype))
+        self.model.inputs = inputs
+
+
+class EagleDrafter(PairDrafter):
+    """Drafts from the target's hidden states with a published EAGLE or EAGLE-3 head, a depth a step."""
+
+    def __init__(self, head: Eagle | Mtp, target: Source, **options: Any) -> None:
+        super().__init__(head, target, **options)
         self.drift = Drift()
         self.last = self.model.states  # states after the latest drafting step, by job
 
     @torch.inference_mode()
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain or tree per job; an empty draft if there are no states to continue from."""
-        ready = [i for i, job in enumerate(jobs) if self.ready(job.request)]
-        drafts = [Draft()] * len(jobs)
-        jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
-        for wide in (False, True):
-            which = [i for i in ready if (jobs[i].width > 1) == wide]
-            if which:
-                for i, draft in zip(which, self._draft([jobs[i] for i in which]), strict=True):
-                    drafts[i] = draft
-        return drafts
-
-    @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """One grade per committed token, from one pass over the target's own states.
+        """Return one grade per committed token, from one pass over the target's own states.
 
         A draft continues from the head's own states, which drift: grades of its later tokens are lowered by
         the factors measured on its own drafts (`Drift`). A text's first two tokens cannot be predicted, since
@@ -78,53 +160,64 @@ class EagleDrafter(PairReader):
         blind = [max(0, 2 - job.start) for job in jobs]
         spans = [(job.start + n - 2, len(job.request.tokens) - 2) for job, n in zip(jobs, blind, strict=True)]
         some = [i for i, (first, end) in enumerate(spans) if first < end]
-        read = self._read([jobs[i].request for i in some], [spans[i] for i in some]) if some else []
-        found = dict(zip(some, read, strict=True))
-        made = []
-        for i, (job, n) in enumerate(zip(jobs, blind, strict=True)):
-            if i not in found:
-                made.append([Grade(0.0, 0.0)] * (len(job.request.tokens) - job.start))
+        read = iter(self._read([jobs[i].request for i in some], [spans[i] for i in some]) if some else ())
+        graded = []
+        for job, n, (first, end) in zip(jobs, blind, spans, strict=True):
+            if first >= end:
+                graded.append([MISS] * (len(job.request.tokens) - job.start))
                 continue
-            logits, states = found[i]
-            distributions = None if job.distributions is None else job.distributions[n:]
-            rest = replace(job, start=job.start + n, probs=job.probs[n:], distributions=distributions)
-            constraint, size = constraint_of(rest.request, rest.start), self.vocab_size
-            seen = grades(rest, logits, states, vocab_size=size, sample=self.sample, constraint=constraint)
+            later_grades = self._graded(later(job, n), *next(read))
             if not n:
-                self.drift.learn(job, seen, vocab_size=self.vocab_size, sample=self.sample)
-            made.append([Grade(0.0, 0.0)] * n + seen)
-        return [[self.drift.applied(grade) for grade in mine] for mine in made]
+                self.drift.learn(job, later_grades, vocab_size=self.vocab_size, sample=self.sample)
+            graded.append([MISS] * n + later_grades)
+        return [[self.drift.applied(grade) for grade in of_job] for of_job in graded]
 
     def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """Chains or trees for jobs that are ready; the drafted pairs are rolled back afterwards."""
+        """Draft chains or trees; the drafted pairs are rolled back afterwards."""
         requests = [job.request for job in jobs]
         logits, self.last, rows = self._catch_up(requests)
 
-        def step(tokens: Texts, above: Places, kin: Kin) -> tuple[Tensor, Tensor | None]:
-            return self._step(rows, tokens, above, kin), self.last
+        def step(tokens: Texts, above: Texts, parents: Texts | None) -> tuple[Tensor, Tensor | None]:
+            return self._step(rows, tokens, above, parents), self.last
 
-        if jobs[0].width > 1:
-            drafts = draft_trees(jobs, logits, step, top=self.top, gain=self.gain)
-        else:
-            size, sample = self.vocab_size, self.sample
-            drafts = draft_chains(jobs, logits, self.last, step, vocab_size=size, sample=sample)
+        drafts = self._draft_by_steps(jobs, logits, self.last, step)
         for request, row in zip(requests, rows, strict=True):
-            self.runner.cached_lengths[row] = (
-                len(request.tokens) - 1
-            )  # later pairs hold states of the head's own
+            # Later pairs hold states of the head's own.
+            self.runner.cached_lengths[row] = len(request.tokens) - 1
         return drafts
 
-    def _step(self, rows: Sequence[int], tokens: Texts, above: Places, kin: Kin) -> Tensor:
+    def _step(self, rows: Sequence[int], tokens: Texts, above: Texts, parents: Texts | None) -> Tensor:
         """Read drafted tokens, each with the head's own state of its parent."""
         texts: list[Sequence[int]] = [()] * len(rows)
         widest = max(map(len, tokens))
-        given = self.last.new_zeros(len(rows), widest, self.last.shape[2])
+        self.model.inputs = self.last.new_zeros(len(rows), widest, self.last.shape[2])
         for i, row in enumerate(rows):
             texts[row] = tokens[i]
             if tokens[i]:
-                given[row, : len(tokens[i])] = self.last[i, above[i]]
-        self.model.given = given
-        trees = {row: parents for row, parents in zip(rows, kin, strict=True) if parents} if kin else None
+                self.model.inputs[row, : len(tokens[i])] = self.last[i, above[i]]
+        trees = {row: tree for row, tree in zip(rows, parents, strict=True) if tree} if parents else None
         logits = self.runner.forward(PassInput(0, texts, widest, parents=trees)).logits[rows]
         self.last = self.model.states[rows]
         return logits
+
+
+class PEagleDrafter(PairDrafter):
+    """Drafts all tokens in one pass with a published P-EAGLE head.
+
+    The known pairs are followed by pairs of the head's mask, one for each token after the first. It drafts no
+    more tokens than the head was trained for.
+    """
+
+    def __init__(self, head: PEagle, target: Source, **options: Any) -> None:
+        super().__init__(head, target, **options)
+        self.mask = (head.mask_token, head.mask_hidden.detach()[0])
+        self.longest = head.longest
+
+    def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """Draft from one pass over the new pairs and those of the mask."""
+        length = max(job.length for job in jobs)
+        length = min(length, self.longest) if self.longest else length
+        logits, states, rows = self._catch_up([job.request for job in jobs], ahead=length - 1)
+        for job, row in zip(jobs, rows, strict=True):
+            self.runner.cached_lengths[row] = len(job.request.tokens) - 1  # the mask's pairs are not text
+        return [self._draft_row(job, logits[i], states[i]) for i, job in enumerate(jobs)]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from ...core.constraint import constraint_of
 from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
 from ...core.request import Request
@@ -19,13 +17,12 @@ from ...core.roles import GradeJob
 from ...errors import UserError
 from ...models.runner import PassInput
 from ...models.runner.hidden_states import Source
-from .chains import draft_chains, grades
-from .trees import draft_trees
+from .heads import HeadDrafter
 
 Texts = Sequence[Sequence[int]]
 
 
-class EarlyExitDrafter:
+class EarlyExitDrafter(HeadDrafter):
     """Drafts with the first layers of the target, its final norm and its head; there is nothing to load.
 
     `layers` 0 means a third of them. The target's KV cache already holds the text for these layers, so
@@ -35,8 +32,6 @@ class EarlyExitDrafter:
 
     Source: LayerSkip (arXiv 2404.16710).
     """
-
-    guided = True
 
     def __init__(
         self,
@@ -50,10 +45,7 @@ class EarlyExitDrafter:
         top: Annotated[int, "tokens tried after each node of a tree"] = 8,
         gain: Annotated[float, "least gain in accepted tokens per added node; 0: no limit"] = 0.0,
     ) -> None:
-        if min(width, top) < 1 or gain < 0:
-            said = f"width={width}&top={top}&gain={gain}"
-            raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
-        self.runner, self.vocab_size = target.runner, target.vocab_size
+        self.runner = target.runner
         if self.runner.stateful:
             raise UserError(
                 f"{type(self.runner.model).__name__} keeps a state that cannot rewind, which its first "
@@ -63,54 +55,28 @@ class EarlyExitDrafter:
         if not 0 <= layers < depth:
             raise UserError(f"layers={layers}: this target has {depth} layers, exit after 1 to {depth - 1}")
         layers = layers or max(1, depth // 3)
-        self.model, self.features = first_layers(self.runner.model, layers), target.hidden_states((layers,))
-        self.branches, self.sample, self.top, self.gain = width, sample, top, gain
+        self.model = first_layers(self.runner.model, layers)
+        super().__init__(target, (layers,), width=width, sample=sample, top=top, gain=gain)
 
     def ready(self, request: Request) -> bool:
-        """Whether the target has read all of the text but its last token.
-
-        If it holds more, those tokens must not be overwritten, and the answer is False.
-        """
+        """Return if the target has read all of the text but its last token: more must not be overwritten."""
         ids, lengths = self.runner.request_ids, self.runner.cached_lengths
         return request.id in ids and lengths[ids.index(request.id)] == len(request.tokens) - 1
 
-    def hint(self, request: Request) -> float:
-        """1 if the target has read the text."""
-        return float(self.ready(request))
-
-    def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Nothing: the target reads the text."""
-
     def close(self, request: Request) -> None:
-        """Nothing: the cache is the target's."""
-
-    @torch.inference_mode()
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain or tree per job; an empty one if the target has not read the text."""
-        drafts = [Draft()] * len(jobs)
-        jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
-        for wide in (False, True):
-            which = [i for i, job in enumerate(jobs) if (job.width > 1) == wide and self.ready(job.request)]
-            if which:
-                for i, draft in zip(which, self._draft([jobs[i] for i in which]), strict=True):
-                    drafts[i] = draft
-        return drafts
+        """Do nothing: the cache is the target's."""
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """One grade per committed token, from the target's own states: valid at any position of a draft."""
-        made = []
+        """Return one grade per committed token, from the target's own states, which do not drift."""
+        graded = []
         for job in jobs:
             states = self.features.of(job.request.id, job.start - 1, len(job.request.tokens) - 1)
-            logits = self._logits(states)
-            constraint, size = constraint_of(job.request, job.start), self.vocab_size
-            made.append(
-                grades(job, logits, states, vocab_size=size, sample=self.sample, constraint=constraint)
-            )
-        return made
+            graded.append(self._graded(job, self._logits(states), states))
+        return graded
 
     def _logits(self, states: Tensor) -> Tensor:
-        """Logits of states after the target's norm and output layer, shape (tokens, vocabulary)."""
+        """Return the logits of states, shape (tokens, vocabulary), by the target's norm and output layer."""
         body, whole = self.model.get_decoder(), self.runner.model
         norm = [module for name, module in body.named_children() if "norm" in name or name == "ln_f"][-1]
         logits: Tensor = whole.get_output_embeddings()(norm(states))
@@ -124,29 +90,24 @@ class EarlyExitDrafter:
     def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
         rows = self.runner.move_to_front([job.request.id for job in jobs])
 
-        def step(tokens: Texts, above: Texts, kin: Texts | None) -> tuple[Tensor, Tensor | None]:
+        def step(tokens: Texts, above: Texts, parents: Texts | None) -> tuple[Tensor, Tensor | None]:
             texts: list[Sequence[int]] = [()] * len(rows)
             for row, text in zip(rows, tokens, strict=True):
                 texts[row] = text
-            trees = {row: parents for row, parents in zip(rows, kin, strict=True) if parents} if kin else None
-            widest = max(map(len, texts))
-            return self.runner.forward(PassInput(0, texts, widest, parents=trees, model=self.model)).logits[
-                rows
-            ], None
+            trees = {row: tree for row, tree in zip(rows, parents, strict=True) if tree} if parents else None
+            pass_input = PassInput(0, texts, max(map(len, texts)), parents=trees, model=self.model)
+            return self.runner.forward(pass_input).logits[rows], None
 
         try:
             logits, _ = step([job.request.tokens[-1:] for job in jobs], [], None)
-            if jobs[0].width > 1:
-                return draft_trees(jobs, logits, step, top=self.top, gain=self.gain)
-            size, sample = self.vocab_size, self.sample
-            return draft_chains(jobs, logits, None, step, vocab_size=size, sample=sample)
+            return self._draft_by_steps(jobs, logits, None, step)
         finally:
             for row, job in zip(rows, jobs, strict=True):
                 self.runner.cached_lengths[row] = len(job.request.tokens) - 1
 
 
 def first_layers(model: Any, layers: int) -> Any:
-    """A causal LM of the first layers of another model, sharing its modules, norm and output layer.
+    """Return a causal LM of the first layers of another model, sharing its modules, norm and output layer.
 
     Raises:
         UserError: the model has no list of its layers.
@@ -169,7 +130,7 @@ def first_layers(model: Any, layers: int) -> Any:
 
 
 def _sharing(module: Any) -> Any:
-    """A shallow copy of a module whose parts can be replaced, without its hooks."""
+    """Return a shallow copy of a module whose parts can be replaced, without its hooks."""
     other = copy.copy(module)
     other._modules = dict(module._modules)
     other._forward_hooks, other._forward_pre_hooks = OrderedDict(), OrderedDict()

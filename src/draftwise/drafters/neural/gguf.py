@@ -19,8 +19,8 @@ from ...errors import UserError
 from ...models.gguf.model import GgufModel
 from ...models.gguf.sequences import Part, Sequences
 from ...models.vocabulary import disagreement
-from .chains import Chain, grades, known, picks
-from .place import Place
+from .chains import Chain, drafted_rows, grades, picks
+from .lm import CachedText
 from .translated import TranslatedDrafter, check_unused
 
 PIECE = 256  # tokens of a text that is read between the rounds of others
@@ -57,38 +57,38 @@ class GgufDrafter:
                 "name another drafter"
             )
         self.rows = Sequences(model, context=context, threads=threads, cache=cache)
-        self.places: dict[int, Place] = {}
+        self.cached: dict[int, CachedText] = {}
         self.allowed: Tensor | None = None  # tokens that it may draft, shape (vocabulary,); None: all
 
     def hint(self, request: Request) -> float:
-        """Always ready, while the text fits the context."""
+        """Return 1 while the text fits the context."""
         return float(self._room(request) > 0)
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Nothing yet: the request's tokens are read when a draft is requested."""
+        """Do nothing yet: the request's tokens are read when a draft is requested."""
 
     def close(self, request: Request) -> None:
         """Free the request's sequence."""
-        if self.places.pop(request.id, None) is not None:
+        if self.cached.pop(request.id, None) is not None:
             self.rows.close(request.id)
 
     @torch.inference_mode()
     def prepare(self, request: Request) -> bool:
-        """Read one piece of a long text; whether there is another one."""
+        """Read one piece of a long text; return if there is another one."""
         last = len(request.tokens) - 1
         if self._room(request) <= 0 or last <= PIECE:
             return False
-        self._rewind(request, min(self._place(request).matched(request.tokens), last))
+        self._rewind(request, min(self._cached_text(request).matched(request.tokens), last))
         self.rows.reserve({request.id: len(request.tokens) + request.remaining})
-        held = self.rows.held[request.id]
-        if last - held > PIECE:
-            self.rows.feed([(request.id, request.tokens[held : held + PIECE], 0)])
-            self.places[request.id].now(self.rows.held[request.id])
+        start = self.rows.held[request.id]
+        if last - start > PIECE:
+            self.rows.feed([(request.id, request.tokens[start : start + PIECE], 0)])
+            self.cached[request.id].set_base(self.rows.held[request.id])
         return last - self.rows.held[request.id] > PIECE
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job, none where the text fills the context; each pass has all unfinished chains."""
+        """Draft one chain per job, none where the text fills the context; unfinished ones share a pass."""
         chains = [Chain(self._fitting(job), needs(job.stops)) for job in jobs]
         going = [chain for chain in chains if chain.job.length > 0]
         logits = self._catch_up([chain.job.request for chain in going])
@@ -105,39 +105,39 @@ class GgufDrafter:
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """One grade per committed token: from the rows it was drafted with, and one pass for the others."""
-        had = [known(job) for job in jobs]
-        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, had, strict=True)]
+        """Return one grade per committed token: from its drafted row, or from one pass for all others."""
+        drafted = [drafted_rows(job) for job in jobs]
+        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, drafted, strict=True)]
         read = self._read([(job.request, n) for job, n in zip(jobs, missing, strict=True) if n > 0])
-        made, end = [], 0
-        for job, rows, n in zip(jobs, had, missing, strict=True):
+        graded, end = [], 0
+        for job, rows, n in zip(jobs, drafted, missing, strict=True):
             begin, end = end, end + n
             logits = read[begin:end]
             if rows:
                 logits = torch.cat((torch.stack(rows), logits))
-            made.append(grades(job, logits, None, vocab_size=self.vocab_size, sample=self.sample))
-        return made
+            graded.append(grades(job, logits, None, vocab_size=self.vocab_size, sample=self.sample))
+        return graded
 
     @torch.inference_mode()
     def read(self, wanted: Sequence[tuple[Request, int]]) -> list[Tensor]:
-        """The logits that predict the last n tokens of each text, shape (n, vocabulary) each."""
+        """Return the logits that predict the last n tokens of each text, shape (n, vocabulary) each."""
         return list(torch.split(self._read(wanted), [n for _, n in wanted]))
 
     def rewind(self, request: Request, length: int) -> None:
         """Forget what is held of a request's tokens from `length` on, since these are others now."""
-        if request.id in self.places:
-            self.places[request.id].cut(length)
+        if request.id in self.cached:
+            self.cached[request.id].cut(length)
 
     def seat(self, whole: Request, view: Request) -> None:
         """Let a request begin with what is held of another one whose text begins alike."""
-        if whole.id in self.places:
-            self._place(view)
-            length = min(len(view.tokens), self.places[whole.id].base) - 1
+        if whole.id in self.cached:
+            self._cached_text(view)
+            length = min(len(view.tokens), self.cached[whole.id].base) - 1
             if length > 0 and self.rows.share(view.id, whole.id, length):
-                self.places[view.id].now(length)
+                self.cached[view.id].set_base(length)
 
     def _room(self, request: Request) -> int:
-        """How many more tokens of a text the context holds."""
+        """Return how many more tokens of a text the context holds."""
         return self.rows.max_length - len(request.tokens)
 
     def _fitting(self, job: Job) -> Job:
@@ -150,44 +150,44 @@ class GgufDrafter:
         if requests:
             self.rows.reserve({r.id: len(r.tokens) + r.remaining for r in requests})
         for request in requests:
-            place, tokens = self._place(request), request.tokens
+            place, tokens = self._cached_text(request), request.tokens
             self._rewind(request, min(place.matched(tokens), len(tokens) - 1))
             parts.append((request.id, tokens[self.rows.held[request.id] :], 1))
         logits = self.rows.feed(parts)
         for request in requests:
-            self.places[request.id].now(len(request.tokens))
+            self.cached[request.id].set_base(len(request.tokens))
         return logits
 
     def _step(self, chains: Sequence[Chain]) -> Tensor:
         """Feed each chain its newest token; returns the next logits, shape (chains, vocabulary)."""
         logits = self.rows.feed([(chain.job.request.id, chain.tokens[-1:], 1) for chain in chains])
         for chain in chains:
-            self.places[chain.job.request.id].fed.append(chain.tokens[-1])
+            self.cached[chain.job.request.id].fed.append(chain.tokens[-1])
         return logits
 
     def _read(self, wanted: Sequence[tuple[Request, int]]) -> Tensor:
-        """The logits that predict each request's last `n` tokens, one after the other."""
+        """Return the logits that predict each request's last `n` tokens, one after the other."""
         parts: list[Part] = []
         for request, n in wanted:
-            place, tokens = self._place(request), request.tokens
+            place, tokens = self._cached_text(request), request.tokens
             first = len(tokens) - n - 1  # the token before the first of them
             self._rewind(request, min(place.matched(tokens), first))
             parts.append((request.id, tokens[self.rows.held[request.id] : -1], n))
         logits = self.rows.feed(parts)[:, : self.vocab_size] if parts else torch.empty((0, 0))
         for request, _ in wanted:
-            self.places[request.id].now(len(request.tokens) - 1)
+            self.cached[request.id].set_base(len(request.tokens) - 1)
         return logits
 
     def _rewind(self, request: Request, length: int) -> None:
         self.rows.rewind(request.id, length)
-        self.places[request.id].now(self.rows.held[request.id])
+        self.cached[request.id].set_base(self.rows.held[request.id])
 
-    def _place(self, request: Request) -> Place:
-        """The contents of the request's sequence; a new one if it has none."""
-        if request.id not in self.places:
+    def _cached_text(self, request: Request) -> CachedText:
+        """Return the contents of the request's sequence; a new one if it has none."""
+        if request.id not in self.cached:
             self.rows.open(request.id)
-            self.places[request.id] = Place()
-        return self.places[request.id]
+            self.cached[request.id] = CachedText()
+        return self.cached[request.id]
 
 
 def gguf(

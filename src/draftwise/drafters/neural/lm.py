@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Annotated, Any
 
@@ -21,11 +21,39 @@ from ...models.probe import rows_of
 from ...models.runner import PassInput, PassOutput
 from ...models.runner.prefix_cache import PrefixCache, PrefixMemory, length
 from ...models.vocabulary import embedded
-from .chains import Chain, force, grades, known, picks
-from .place import Place
+from .chains import Chain, drafted_rows, force, grades, picks
 
 LAST = -1  # the layer after the final norm
 LONG = 16  # from this many pending tokens a row is prefilled in a pass of its own
+
+
+@dataclass(slots=True)
+class CachedText:
+    """The contents of a row: the first `base` visible tokens of the request, then the drafted tokens `fed`.
+
+    `skip` tokens of the request after its first ones are outside the window.
+    """
+
+    base: int = 0
+    fed: list[int] = field(default_factory=list)
+    skip: int = 0
+
+    def cut(self, length: int) -> None:
+        """Drop the request's tokens from `length` on, and the drafted ones."""
+        self.set_base(max(0, min(self.base, length - self.skip)))
+
+    def set_base(self, base: int) -> None:
+        """Drop the drafted tokens."""
+        self.base, self.fed = base, []
+
+    def matched(self, tokens: Sequence[int]) -> int:
+        """Return how many of the row's tokens are still the request's text."""
+        same = self.base
+        for token in self.fed:
+            if same >= len(tokens) or tokens[same] != token:
+                break
+            same += 1
+        return same
 
 
 class LMDrafter:
@@ -67,13 +95,13 @@ class LMDrafter:
         self.size = embedded(self.runner.model)
         small = self.runner.device.type == "cpu" and not self.runner.steps
         self.chunk = 96 if small else 2048  # bounds the memory of long catch-ups
-        self.places: dict[int, Place] = {}
+        self.cached: dict[int, CachedText] = {}
         self.allowed: Tensor | None = None  # tokens that it may draft, shape (vocabulary,); None: all
         self.hidden: Tensor | None = None  # states that the latest logits came from, shape (rows, width)
         self.prefixes: PrefixCache | None = None
 
     def _ids(self, tokens: list[int]) -> list[int]:
-        """What the model reads: 0 in place of ids that it does not have, which only the target knows."""
+        """Return the tokens with 0 in place of ids that only the target has."""
         if not tokens or max(tokens) < self.size:
             return tokens
         return [token if token < self.size else 0 for token in tokens]
@@ -85,44 +113,46 @@ class LMDrafter:
 
     @property
     def compiled(self) -> bool:
-        """Whether passes are compiled at present."""
+        """True while passes are compiled."""
         return self.runner.executor.kind == "compiled"
 
     def hint(self, request: Request) -> float:
-        """Always ready."""
+        """Return 1: it is always ready."""
         return 1.0
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Nothing yet: the request's tokens are prefilled when a draft is requested."""
+        """Do nothing yet: the request's tokens are prefilled when a draft is requested."""
 
     def close(self, request: Request) -> None:
-        """Free the request's row; what it held is kept for others."""
+        """Free the request's row; what it cached is kept for others."""
         if self.prefixes is not None:
             self._forget()
-        if (place := self.places.pop(request.id, None)) is not None:
+        if (place := self.cached.pop(request.id, None)) is not None:
             if self.prefixes is not None:
-                held = self.runner.cached_lengths[self.runner.request_ids.index(request.id)]
-                self.prefixes.store(request.id, request.tokens, min(held, place.matched(request.tokens)))
+                cached = self.runner.cached_lengths[self.runner.request_ids.index(request.id)]
+                self.prefixes.store(request.id, request.tokens, min(cached, place.matched(request.tokens)))
             self.runner.close(request.id)
 
     @torch.inference_mode()
     def prepare(self, request: Request) -> bool:
-        """Read one piece of a long text; whether there is another one. A window is short anyway."""
+        """Read one piece of a long text; return if there is another one. A window is short anyway."""
         tokens = request.tokens
         if self.window or len(tokens) <= LONG:
             return False
-        (row,), held = self._rows_of([request]), self.runner.cached_lengths
-        if len(tokens) - 1 - held[row] > LONG:
-            piece = self._ids(tokens[held[row] : -1][: self.chunk])
+        (row,), cached = self._rows_of([request]), self.runner.cached_lengths
+        if len(tokens) - 1 - cached[row] > LONG:
+            piece = self._ids(tokens[cached[row] : -1][: self.chunk])
             self.runner.forward(PassInput(row, [piece], 1, slots=len(tokens) + request.remaining))
-            self.places[request.id].now(held[row])
-        return len(tokens) - 1 - held[row] > LONG
+            self.cached[request.id].set_base(cached[row])
+        return len(tokens) - 1 - cached[row] > LONG
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain per job; every row takes part in each pass until all drafts are complete."""
+        """Draft one chain per job; every row takes part in each pass until all drafts are complete."""
         if self.window:
-            jobs = [replace(job, request=self._seen(job.request, len(job.request.tokens))) for job in jobs]
+            jobs = [
+                replace(job, request=self._windowed(job.request, len(job.request.tokens))) for job in jobs
+            ]
         drafted = [Chain(job, needs(job.stops)) for job in jobs]
         force(drafted, self.runner.device, vocab_size=self.vocab_size, sample=self.sample)
         chains = [chain for chain in drafted if not chain.done]
@@ -138,18 +168,18 @@ class LMDrafter:
         while True:
             if self.allowed is not None:
                 logits = logits.masked_fill(~self.allowed.to(logits.device), -inf)
-            found = picks(chains, logits[:, :size], sample=sample)
+            best = picks(chains, logits[:, :size], sample=sample)
             for chain, row in zip(chains, rows, strict=True):
                 if not chain.done:
                     hidden = self.hidden[row] if self.hidden is not None else None
-                    chain.extend(logits[row], found[row], hidden, vocab_size=size, sample=sample)
+                    chain.extend(logits[row], best[row], hidden, vocab_size=size, sample=sample)
             force(chains, self.runner.device, vocab_size=size, sample=sample)
             if all(chain.done for chain in chains):
                 return
             logits = self._step(chains, rows)
 
     def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
-        """One chain per job after these tokens, which it then forgets: the target may reject them."""
+        """Draft one chain per job after these tokens, and forget them: the target may reject them."""
         drafts = self.draft([after(job, tokens) for job, tokens in zip(jobs, written, strict=True)])
         for job in jobs:
             self.rewind(job.request, len(job.request.tokens))
@@ -157,95 +187,97 @@ class LMDrafter:
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """One grade per committed token: from the rows it was drafted with, and one pass for the others."""
+        """Return one grade per committed token: from its drafted row, or from one pass for all others."""
         constraints = [constraint_of(job.request, job.start) for job in jobs]
         if self.window:
-            jobs = [self._seen_job(job) for job in jobs]
+            jobs = [self._windowed_job(job) for job in jobs]
         self._watch(job.signals for job in jobs)
-        had = [known(job) if "hidden" not in job.signals else [] for job in jobs]
-        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, had, strict=True)]
-        wanted = [(job, n) for job, n in zip(jobs, missing, strict=True) if n > 0]
-        read = iter(self._read(wanted) if wanted else ())
-        made = []
+        drafted = [drafted_rows(job) if "hidden" not in job.signals else [] for job in jobs]
+        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, drafted, strict=True)]
+        parts = [(job, n) for job, n in zip(jobs, missing, strict=True) if n > 0]
+        read = iter(self._read(parts) if parts else ())
+        graded = []
         size, sample = self.vocab_size, self.sample
-        for job, rows, n, constraint in zip(jobs, had, missing, constraints, strict=True):
+        for job, rows, n, constraint in zip(jobs, drafted, missing, constraints, strict=True):
             logits, states = next(read) if n > 0 else (torch.stack(rows), None)
             if rows and n > 0:
                 logits = torch.cat((torch.stack(rows), logits))
-            made.append(grades(job, logits, states, vocab_size=size, sample=sample, constraint=constraint))
-        return made
+            graded.append(grades(job, logits, states, vocab_size=size, sample=sample, constraint=constraint))
+        return graded
 
     @torch.inference_mode()
-    def read(self, wanted: Sequence[tuple[Request, int]]) -> list[Tensor]:
-        """The logits that predict the last n tokens of each text, shape (n, vocabulary) each."""
-        jobs = [GradeJob(request, len(request.tokens) - n, ()) for request, n in wanted]
+    def read(self, parts: Sequence[tuple[Request, int]]) -> list[Tensor]:
+        """Return the logits that predict the last n tokens of each text, shape (n, vocabulary) each."""
+        jobs = [GradeJob(request, len(request.tokens) - n, ()) for request, n in parts]
         if self.window:
-            jobs = [self._seen_job(job) for job in jobs]
-        return [x for x, _ in self._read([(job, n) for job, (_, n) in zip(jobs, wanted, strict=True)])]
+            jobs = [self._windowed_job(job) for job in jobs]
+        return [x for x, _ in self._read([(job, n) for job, (_, n) in zip(jobs, parts, strict=True)])]
 
     def rewind(self, request: Request, length: int) -> None:
-        """Forget what is held of a request's tokens from `length` on, since these are others now."""
-        if request.id in self.places:
-            self.places[request.id].cut(length)
+        """Forget what is cached of a request's tokens from `length` on, since these are others now."""
+        if request.id in self.cached:
+            self.cached[request.id].cut(length)
 
-    def _seen(self, request: Request, start: int) -> Request:
-        """The request cut to the context window, for a draft that continues from `start`."""
-        place, tokens = self._place(request), request.tokens
+    def _windowed(self, request: Request, start: int) -> Request:
+        """Return the request cut to the context window, for a draft that continues from `start`."""
+        place, tokens = self._cached_text(request), request.tokens
         if not self.sinks < start - place.skip <= self.sinks + 2 * self.window:
             skip = max(0, start - self.sinks - self.window)
             if skip != place.skip:
                 place.base, place.fed, place.skip = min(place.base, self.sinks), [], skip
-        kept = [*tokens[: self.sinks], *tokens[self.sinks + place.skip :]]
-        return replace(request, tokens=kept, prompt_length=request.prompt_length - place.skip)
+        visible = [*tokens[: self.sinks], *tokens[self.sinks + place.skip :]]
+        return replace(request, tokens=visible, prompt_length=request.prompt_length - place.skip)
 
-    def _seen_job(self, job: GradeJob) -> GradeJob:
-        seen = self._seen(job.request, job.start)
-        return replace(job, request=seen, start=job.start - self.places[seen.id].skip)
+    def _windowed_job(self, job: GradeJob) -> GradeJob:
+        request = self._windowed(job.request, job.start)
+        return replace(job, request=request, start=job.start - self.cached[request.id].skip)
 
-    def _place(self, request: Request) -> Place:
-        """The contents of the request's row; a new row if it has none."""
-        if request.id not in self.places:
+    def _cached_text(self, request: Request) -> CachedText:
+        """Return the contents of the request's row; a new row if it has none."""
+        if request.id not in self.cached:
             self._forget()
             self.runner.open(request.id)
-            self.places[request.id] = Place()
-            found = [] if self.prefixes is None else self.prefixes.find(request.tokens[:-1])
-            if self.prefixes is not None and length(found) > LONG:
-                self.prefixes.restore(request.id, found, len(request.tokens) + request.remaining)
-                self.places[request.id].now(length(found))
-        return self.places[request.id]
+            self.cached[request.id] = CachedText()
+            path = [] if self.prefixes is None else self.prefixes.find(request.tokens[:-1])
+            if self.prefixes is not None and length(path) > LONG:
+                self.prefixes.restore(request.id, path, len(request.tokens) + request.remaining)
+                self.cached[request.id].set_base(length(path))
+        return self.cached[request.id]
 
     def _forget(self) -> None:
         """Drop all that was read with other weights."""
         if self.runner.has_changed():
-            for place in self.places.values():
+            for place in self.cached.values():
                 place.cut(0)
             if self.prefixes is not None:
                 self.prefixes.tree.clear()
 
-    def _read(self, wanted: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
-        """The logits that predict each job's last `n` tokens, shape (n, vocabulary) each, and the hidden
-        states that these came from, shape (n, width), if any rule reads them."""
-        rows, held = self._rows_of([job.request for job, _ in wanted]), self.runner.cached_lengths
-        texts: list[list[int]] = [[]] * len(wanted)
-        for row, (job, n) in zip(rows, wanted, strict=True):
+    def _read(self, parts: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
+        """Return the logits that predict each job's last `n` tokens, shape (n, vocabulary) each.
+
+        With them come the hidden states that these came from, shape (n, width), if any rule reads them.
+        """
+        rows, cached = self._rows_of([job.request for job, _ in parts]), self.runner.cached_lengths
+        texts: list[list[int]] = [[]] * len(parts)
+        for row, (job, n) in zip(rows, parts, strict=True):
             tokens = job.request.tokens
             first = len(tokens) - n - 1  # the token before the first of them
-            held[row] = min(held[row], first)
+            cached[row] = min(cached[row], first)
             slots = len(tokens) + job.request.remaining
-            while first - held[row] > LONG:
+            while first - cached[row] > LONG:
                 self.runner.forward(
-                    PassInput(row, [self._ids(tokens[held[row] : first][: self.chunk])], 1, slots=slots)
+                    PassInput(row, [self._ids(tokens[cached[row] : first][: self.chunk])], 1, slots=slots)
                 )
-            texts[row] = self._ids(tokens[held[row] : -1])
+            texts[row] = self._ids(tokens[cached[row] : -1])
         widest = max(map(len, texts))
-        slots = max(len(job.request.tokens) + job.request.remaining for job, _ in wanted)
+        slots = max(len(job.request.tokens) + job.request.remaining for job, _ in parts)
         output = self.runner.forward(PassInput(0, texts, widest, slots=slots))
         logits, states = output.logits[..., : self.vocab_size], output.hidden_states.get(LAST)
-        for job, _ in wanted:
-            self.places[job.request.id].now(len(job.request.tokens) - 1)
+        for job, _ in parts:
+            self.cached[job.request.id].set_base(len(job.request.tokens) - 1)
         ends = [
             (row, slice(len(texts[row]) - n, len(texts[row])))
-            for row, (_, n) in zip(rows, wanted, strict=True)
+            for row, (_, n) in zip(rows, parts, strict=True)
         ]
         return [(logits[end], None if states is None else states[end]) for end in ends]
 
@@ -255,22 +287,22 @@ class LMDrafter:
         Returns the logits after them, shape (rows, vocabulary), and each request's row.
         """
         requests = [chain.job.request for chain in chains]
-        rows, held = self._rows_of(requests), self.runner.cached_lengths
+        rows, cached = self._rows_of(requests), self.runner.cached_lengths
         slots = max(len(r.tokens) + r.remaining for r in requests)
         texts: list[list[int]] = [[]] * len(requests)
         for row, request, chain in zip(rows, requests, chains, strict=True):
             tokens = request.tokens
-            while len(tokens) - held[row] > (LONG if len(requests) > 1 else self.chunk):
+            while len(tokens) - cached[row] > (LONG if len(requests) > 1 else self.chunk):
                 self.runner.forward(
-                    PassInput(row, [self._ids(tokens[held[row] : -1][: self.chunk])], 1, slots=slots)
+                    PassInput(row, [self._ids(tokens[cached[row] : -1][: self.chunk])], 1, slots=slots)
                 )
-            texts[row] = self._ids([*tokens[held[row] :], *chain.unread()])
-            self.places[request.id].now(len(tokens))
+            texts[row] = self._ids([*tokens[cached[row] :], *chain.unread()])
+            self.cached[request.id].set_base(len(tokens))
         widths = [len(t) for t in texts]
         keep = max(widths) - min(widths) + 1
         output = self.runner.forward(PassInput(0, texts, keep, slots=slots))
         for request, chain in zip(requests, chains, strict=True):
-            self.places[request.id].fed = list(chain.tokens)
+            self.cached[request.id].fed = list(chain.tokens)
         return self._ends(output, [keep - 1 - max(widths) + w for w in widths]), rows
 
     def _ends(self, output: PassOutput, ends: Sequence[int]) -> Tensor:
@@ -289,12 +321,12 @@ class LMDrafter:
             self.runner.request_hidden_states((LAST,))
 
     def _rows_of(self, requests: Sequence[Request]) -> list[int]:
-        """Each request's row, moved to the front and rolled back to the request's text."""
+        """Return each request's row, moved to the front and rolled back to the request's text."""
         for request in requests:
-            self._place(request)
+            self._cached_text(request)
         rows = self.runner.move_to_front([r.id for r in requests])
         for row, request in zip(rows, requests, strict=True):
-            matched = self.places[request.id].matched(request.tokens)
+            matched = self.cached[request.id].matched(request.tokens)
             self.runner.truncate(row, min(matched, len(request.tokens) - 1))
         return rows
 
@@ -302,7 +334,7 @@ class LMDrafter:
         """Feed each unfinished chain its new tokens; returns the next logits, shape (rows, vocabulary)."""
         if len(chains) == 1 and not self.runner.layers and len(chains[0].tokens) == chains[0].read + 1:
             (token,) = chains[0].unread()
-            self.places[chains[0].job.request.id].fed.append(token)
+            self.cached[chains[0].job.request.id].fed.append(token)
             return self.runner.forward(PassInput(rows[0], [self._ids([token])], 1, is_guess=True)).logits[0]
         idle = [] if self.runner.stateful else [0]  # a state would have to take it back
         texts: list[list[int]] = [idle] * len(chains)
@@ -317,5 +349,5 @@ class LMDrafter:
             if chain.done:
                 self.runner.cached_lengths[row] -= len(idle)
             else:
-                self.places[chain.job.request.id].fed = list(chain.tokens)
+                self.cached[chain.job.request.id].fed = list(chain.tokens)
         return logits

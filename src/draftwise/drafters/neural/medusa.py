@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
-from math import inf
+from dataclasses import dataclass, field, replace
+from math import inf, log
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ...core.constraint import constraint_of
 from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
-from ...core.stops import needs
 from ...errors import UserError
 from ...models.heads.medusa import Medusa, load_medusa
 from ...models.runner.hidden_states import Source
-from .chains import Chain, grades, picks
-from .rescore import TextGrams
-from .trees import Tree, sparse
+from .heads import MISS, HeadDrafter, later
+from .trees import sparse
 
 TREES = ("joint", "fixed")
 CANDIDATES = 16  # tokens of each head that are rescored
 # Accuracy of each rank, for the fixed tree; each later head has 0.8 times the accuracy.
 RANKS = (0.55, 0.12, 0.06, 0.04, 0.03, 0.02, 0.02, 0.01, 0.01, 0.01)
+SHORTER = 0.5  # weight of the shorter context in counts of trigrams
 
 
-class MedusaDrafter:
+class MedusaDrafter(HeadDrafter):
     """Drafts from the target's last hidden state with published Medusa heads, one pass for the whole draft.
 
     With `width` 1 it drafts a chain of every head's token, which is blockwise parallel decoding (arXiv
@@ -39,8 +38,6 @@ class MedusaDrafter:
     above 0, trigrams of the text rescore the heads' most likely tokens (R-BPD and R-Medusa, after arXiv
     2404.09221), and all tokens are picked. The first round of a text is plain decoding: there is no state.
     """
-
-    guided = True
 
     def __init__(
         self,
@@ -55,22 +52,12 @@ class MedusaDrafter:
     ) -> None:
         if tree not in TREES:
             raise UserError(f"tree={tree}: choose from {', '.join(TREES)}")
-        if min(width, top) < 1 or rescore < 0:
-            said = f"width={width}&top={top}&rescore={rescore}"
-            raise UserError(f"{said}: give width and top 1 or more and rescore 0 or more")
-        self.module, self.vocab_size = heads, target.vocab_size
-        self.features, self.device = target.hidden_states((-1,)), next(heads.parameters()).device
-        self.sample, self.tree, self.top, self.weight = sample and not rescore, tree, top, rescore
-        self.branches, self.longest = width, len(heads.medusa_head)
+        if rescore < 0:
+            raise UserError(f"rescore={rescore}: give 0 or more")
+        super().__init__(target, (-1,), width=width, sample=sample and not rescore, top=top)
+        self.module, self.device = heads, next(heads.parameters()).device
+        self.tree, self.weight, self.longest = tree, rescore, len(heads.medusa_head)
         self.texts: dict[int, TextGrams] = {}
-
-    def ready(self, request: Request) -> bool:
-        """Whether the target has read all of the text but its last token, and at least one token."""
-        return 1 < len(request.tokens) <= self.features.length(request.id) + 1
-
-    def hint(self, request: Request) -> float:
-        """1 if there is a state to continue from."""
-        return float(self.ready(request))
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Count the committed tokens, if trigrams are used."""
@@ -82,52 +69,27 @@ class MedusaDrafter:
         self.texts.pop(request.id, None)
 
     @torch.inference_mode()
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """One chain or tree per job, at most one token per head; an empty one if there is no state."""
-        ready = [i for i, job in enumerate(jobs) if self.ready(job.request)]
-        drafts = [Draft()] * len(jobs)
-        if ready:
-            ends = [len(jobs[i].request.tokens) - 1 for i in ready]
-            states = [
-                self.features.of(jobs[i].request.id, n - 1, n) for i, n in zip(ready, ends, strict=True)
-            ]
-            logits = self.module(torch.cat(states).to(self.device))[..., : self.vocab_size]
-            for place, i in enumerate(ready):
-                drafts[i] = self._draft(jobs[i], logits[:, place])
-        return drafts
-
-    @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """One grade per committed token: of the first head, and of later heads from earlier states."""
+        """Return one grade per committed token: of the first head, and of later heads from earlier states."""
         return [self._grade(job) for job in jobs]
 
-    def _draft(self, job: Job, rows: Tensor) -> Draft:
-        """A draft from the logits of every head, shape (heads, vocabulary)."""
-        job = replace(job, length=min(job.length, self.longest), width=max(job.width, self.branches))
-        if job.width > 1:
-            return self._tree(job, rows)
-        chain = Chain(job, needs(job.stops))
-        for k in range(job.length):
-            row = self._rescored(job.request, rows[k], chain.tokens)
-            (pick,) = picks([chain], row[None], sample=self.sample)
-            chain.extend(row, pick, None, vocab_size=self.vocab_size, sample=self.sample)
-            if chain.done:
-                break
-        return chain.draft
+    def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """Draft at most one token per head."""
+        ends = [len(job.request.tokens) - 1 for job in jobs]
+        states = [self.features.of(job.request.id, n - 1, n) for job, n in zip(jobs, ends, strict=True)]
+        logits = self.module(torch.cat(states).to(self.device))[..., : self.vocab_size]
+        return [self._draft_rows(job, logits[:, i]) for i, job in enumerate(jobs)]
 
-    def _tree(self, job: Job, rows: Tensor) -> Draft:
-        if self.tree == "fixed":
-            return self._fixed(job, rows)
-        tree = Tree(job, self.top)
-        for k in range(job.length):
-            paths = [tree.path(node) for node in tree.frontier]
-            tree.grow(torch.stack([self._rescored(job.request, rows[k], path) for path in paths]))
-            if tree.done:
-                break
-        return tree.draft()
+    def _draft_rows(self, job: Job, rows: Tensor) -> Draft:
+        """Draft from the logits of every head, shape (heads, vocabulary)."""
+        if job.width > 1 and self.tree == "fixed":
+            return self._fixed(replace(job, length=min(job.length, self.longest)), rows)
+        return self._draft_at_once(
+            job, lambda k, path: self._rescored(job.request, rows[k], path), self.longest, None
+        )
 
     def _fixed(self, job: Job, rows: Tensor) -> Draft:
-        """The same ranks of the heads' most likely tokens in every round."""
+        """Draft the same ranks of the heads' most likely tokens in every round."""
         wide = min(len(RANKS), rows.shape[-1])
         fades = [[p * 0.8**k for p in RANKS[:wide]] for k in range(job.length)]
         paths = sparse(fades, job.length * job.width)
@@ -137,40 +99,69 @@ class MedusaDrafter:
         return Draft(tokens, tuple(where[path[:-1]] for path in paths))
 
     def _rescored(self, request: Request, row: Tensor, path: Sequence[int]) -> Tensor:
-        """Rescored logits of one head after a path, shape (vocabulary,); -inf for all but its most likely
-        tokens."""
+        """Return one head's logits after a path; if rescored, -inf for all but its most likely tokens."""
         if not self.weight:
             return row
         best = row.float().log_softmax(-1).topk(min(CANDIDATES, len(row)))
-        known = self.texts[request.id].logs(path, best.indices.tolist())
-        scores = best.values + self.weight * best.values.new_tensor(known)
+        logs = self.texts[request.id].logs(path, best.indices.tolist())
+        scores = best.values + self.weight * best.values.new_tensor(logs)
         return scores.new_full((len(row),), -inf).index_copy_(0, best.indices, scores)
 
     def _grade(self, job: GradeJob) -> list[Grade]:
-        """Head k predicted token j from the state of token j - k - 2, as if a round had begun k tokens before
-        it."""
+        """Grade each head.
+
+        Head k predicted token j from the state of token j - k - 2, as if a round had begun k tokens
+        before it.
+        """
         tokens = job.request.tokens
         first = max(0, job.start - self.longest - 1)
         states = self.features.of(job.request.id, first, len(tokens) - 2).to(self.device)
         logits = self.module(states)[..., : self.vocab_size]
-        found: list[list[Grade]] = []
+        by_head: list[list[Grade]] = []
         for k in range(self.longest):
             blind = min(max(0, k + 2 - job.start), len(tokens) - job.start)
-            distributions = None if job.distributions is None else job.distributions[blind:]
-            rest = replace(job, start=job.start + blind, probs=job.probs[blind:], distributions=distributions)
+            rest = later(job, blind)
             rows = logits[k, rest.start - k - 2 - first : len(tokens) - k - 2 - first]
-            seen = [MISS] * blind
-            if len(rows):
-                constraint, size = constraint_of(rest.request, rest.start), self.vocab_size
-                seen += grades(rest, rows, None, vocab_size=size, sample=self.sample, constraint=constraint)
-            found.append(seen)
+            by_head.append([MISS] * blind + (self._graded(rest, rows, None) if len(rows) else []))
         return [
-            replace(by[0], deeper=(*((g.accept, g.overlap) for g in by[1:]), (0.0, 0.0)))
-            for by in zip(*found, strict=True)
+            replace(of[0], deeper=(*((g.accept, g.overlap) for g in of[1:]), (0.0, 0.0)))
+            for of in zip(*by_head, strict=True)
         ]
 
 
-MISS = Grade(0.0, 0.0)
+@dataclass(slots=True)
+class TextGrams:
+    """Trigrams of one text, interpolated with the shorter contexts (Jelinek and Mercer)."""
+
+    vocab_size: int
+    ones: Counter[int] = field(default_factory=Counter)
+    twos: dict[int, Counter[int]] = field(default_factory=dict)
+    threes: dict[tuple[int, int], Counter[int]] = field(default_factory=dict)
+    tail: tuple[int, ...] = ()
+
+    def read(self, new: Sequence[int]) -> None:
+        """Add tokens to the text."""
+        for token in new:
+            self.ones[token] += 1
+            if self.tail:
+                self.twos.setdefault(self.tail[-1], Counter())[token] += 1
+            if len(self.tail) == 2:
+                self.threes.setdefault((self.tail[0], self.tail[1]), Counter())[token] += 1
+            self.tail = (*self.tail, token)[-2:]
+
+    def logs(self, path: Sequence[int], candidates: Sequence[int]) -> list[float]:
+        """Return log-probabilities of each candidate after the text and a drafted path."""
+        last = (*self.tail, *path)[-2:]
+        two = self.twos.get(last[-1], Counter()) if last else Counter[int]()
+        three = self.threes.get((last[0], last[1]), Counter()) if len(last) == 2 else Counter[int]()
+        totals = [counts.total() for counts in (self.ones, two, three)]
+        logs = []
+        for token in candidates:
+            p = 1.0 / self.vocab_size
+            for counts, total in zip((self.ones, two, three), totals, strict=True):
+                p = (counts[token] + SHORTER * p) / (total + SHORTER)
+            logs.append(log(p))
+        return logs
 
 
 def medusa(

@@ -75,7 +75,7 @@ class PromptedDrafter:
         logits = self._catch_up(ids)[rows]
         guessed = ids
 
-        def step(tokens: Sequence[Sequence[int]], above: Any, kin: Any) -> tuple[Tensor, None]:
+        def step(tokens: Sequence[Sequence[int]], above: Any, parents: Any) -> tuple[Tensor, None]:
             nonlocal guessed
             new = guessed[:, -1:].clone()
             for row, given in zip(rows, tokens, strict=True):

@@ -10,8 +10,7 @@ from ...models.heads.files import read_head
 from ...models.heads.mtp import load_mtp
 from ...models.runner.hidden_states import Source
 from .blocks import DFlashDrafter
-from .eagle import EagleDrafter
-from .parallel import PEagleDrafter
+from .eagle import EagleDrafter, PEagleDrafter
 
 
 def eagle(

@@ -14,15 +14,16 @@ from ...errors import UserError
 from .chains import Step, signals
 
 
-def checked(width: int, top: int, gain: float) -> None:
+def check_tree(width: int, top: int, gain: float) -> None:
     """Reject options out of range.
 
     Raises:
         UserError: a number of nodes is below 1, or a gain below 0.
     """
     if min(width, top) < 1 or gain < 0:
-        said = f"width={width}&top={top}&gain={gain}"
-        raise UserError(f"{said}: give width and top 1 or more and gain 0 or more")
+        raise UserError(
+            f"width={width}&top={top}&gain={gain}: give width and top 1 or more and gain 0 or more"
+        )
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ class Tree:
         self.done = not new or self.depth >= self.job.length or self._settled() or self._stopped(rows)
 
     def path(self, node: int) -> list[int]:
-        """The tokens from the root down to a node."""
+        """Return the tokens from the root down to a node."""
         tokens: list[int] = []
         while node >= 0:
             tokens.append(self.tokens[node])
@@ -87,8 +88,11 @@ class Tree:
         return tokens[::-1]
 
     def follow(self) -> tuple[list[int], list[int], list[int]]:
-        """The tokens of the frontier, to be read next; each one's parent as an index into the previous
-        frontier; and the parents of all nodes read so far, including these. Empty if the tree is complete."""
+        """Return the tokens of the frontier, to be read next; empty if the tree is complete.
+
+        With them come their parents as indices into the previous frontier, and the parents of all nodes read
+        so far, including these.
+        """
         if self.done:
             return [], [], []
         self.read += self.frontier
@@ -97,17 +101,17 @@ class Tree:
         return tokens, self.above, [where[self.parents[i]] for i in self.read]
 
     def draft(self) -> Draft:
-        """The best nodes; a parent's score is never lower than its child's, so they form a tree."""
-        kept = sorted(self._best())
-        where = {node: place for place, node in enumerate(kept)} | {-1: -1}
-        tokens, parents = [self.tokens[i] for i in kept], [where[self.parents[i]] for i in kept]
+        """Return the best nodes; a parent's score is never lower than its child's, so they form a tree."""
+        best = sorted(self._best())
+        where = {node: place for place, node in enumerate(best)} | {-1: -1}
+        tokens, parents = [self.tokens[i] for i in best], [where[self.parents[i]] for i in best]
         return Draft(tuple(tokens), tuple(parents))
 
     def _best(self) -> list[int]:
         return sorted(range(len(self.tokens)), key=lambda node: (-self.scores[node], node))[: self.most]
 
     def _settled(self) -> bool:
-        """Whether further growth would change nothing, or gain too little."""
+        """Return if further growth would change nothing, or gain too little."""
         best = self._best()
         value = sum(exp(self.scores[node]) for node in best)
         gained, self.value = value - self.value, value
@@ -115,19 +119,19 @@ class Tree:
         return full or gained < self.gain
 
     def _stopped(self, rows: Tensor) -> bool:
-        """Whether the job's stop rule for this depth applies to its most likely node."""
-        wanted, position = needs(self.job.stops), self.depth - 1
-        if not wanted:
+        """Return if the job's stop rule for this depth applies to its most likely node."""
+        names, position = needs(self.job.stops), self.depth - 1
+        if not names:
             return False
         place = self.job.request.position + position
-        now = signals(rows[self.above[0]], self.tokens[self.frontier[0]], wanted, place, None)
+        now = signals(rows[self.above[0]], self.tokens[self.frontier[0]], names, place, None)
         rule, previous, self.previous = self.job.stop_at(position), self.previous, now
         self.joint *= factor(rule, now, position=position)
         return bool(stop(rule, now, position=position, previous=previous, joint=self.joint))
 
 
 def draft_trees(jobs: Sequence[Job], logits: Tensor, step: Step, *, top: int, gain: float) -> list[Draft]:
-    """A tree for each job; `logits` (jobs, 1, vocabulary) are those after its text."""
+    """Draft a tree for each job; `logits` (jobs, 1, vocabulary) are those after its text."""
     trees = [Tree(job, top, gain) for job in jobs]
     while True:
         for tree, rows in zip(trees, logits, strict=True):
@@ -135,8 +139,8 @@ def draft_trees(jobs: Sequence[Job], logits: Tensor, step: Step, *, top: int, ga
                 tree.grow(rows[: len(tree.frontier)])
         if all(tree.done for tree in trees):
             return [tree.draft() for tree in trees]
-        tokens, above, kin = zip(*map(Tree.follow, trees), strict=True)
-        logits, _ = step(tokens, above, kin)
+        tokens, above, parents = zip(*map(Tree.follow, trees), strict=True)
+        logits, _ = step(tokens, above, parents)
 
 
 def sparse(accuracies: Sequence[Sequence[float]], nodes: int) -> list[tuple[int, ...]]:
@@ -146,16 +150,16 @@ def sparse(accuracies: Sequence[Sequence[float]], nodes: int) -> list[tuple[int,
     over its ranks, one per head from the first on.
     """
     paths: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
-    found: list[tuple[float, tuple[int, ...]]] = []
+    best: list[tuple[float, tuple[int, ...]]] = []
     for ranks in accuracies:
         paths = sorted(
-            ((worth * p, (*path, r)) for worth, path in paths for r, p in enumerate(ranks)),
+            ((value * p, (*path, r)) for value, path in paths for r, p in enumerate(ranks)),
             key=lambda item: (-item[0], item[1]),
         )[:nodes]
-        found += paths
-    found.sort(key=lambda item: (-item[0], len(item[1]), item[1]))
-    kept: set[tuple[int, ...]] = set()
-    for _, path in found:
-        if len(kept) < nodes and (len(path) == 1 or path[:-1] in kept):
-            kept.add(path)
-    return sorted(kept, key=lambda path: (len(path), path))
+        best += paths
+    best.sort(key=lambda item: (-item[0], len(item[1]), item[1]))
+    chosen: set[tuple[int, ...]] = set()
+    for _, path in best:
+        if len(chosen) < nodes and (len(path) == 1 or path[:-1] in chosen):
+            chosen.add(path)
+    return sorted(chosen, key=lambda path: (len(path), path))

@@ -378,20 +378,19 @@ def _draft_spans(
 
 def _share_cache(drafter: Any, whole: Request, views: Sequence[Request]) -> None:
     """Copy a text's KV cache rows for its views, so that a causal LM need not prefill them again."""
-    from ...drafters.neural.lm import LMDrafter
-    from ...drafters.neural.place import Place
+    from ...drafters.neural.lm import CachedText, LMDrafter
 
     if hasattr(drafter, "seat"):
         for view in views:
             drafter.seat(whole, view)
-    if not isinstance(drafter, LMDrafter) or drafter.window or whole.id not in drafter.places:
+    if not isinstance(drafter, LMDrafter) or drafter.window or whole.id not in drafter.cached:
         return  # with a window each position sees another text
     for view in views:
         drafter.runner.open(view.id)
-        known = min(len(view.tokens), drafter.places[whole.id].base) - 1
+        known = min(len(view.tokens), drafter.cached[whole.id].base) - 1
         ids = drafter.runner.request_ids
         drafter.runner.share(ids.index(view.id), ids.index(whole.id), known)
-        drafter.places[view.id] = Place(known)
+        drafter.cached[view.id] = CachedText(known)
 
 
 # -- models on sampled texts ----------------------------------------------------------------------------

@@ -1,0 +1,137 @@
+"""Drafting from the target's hidden states: what all such drafters share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ...core.constraint import constraint_of
+from ...core.drafts import Draft, Job
+from ...core.outcomes import Grade
+from ...core.request import Request
+from ...core.roles import GradeJob
+from ...core.stops import needs
+from ...models.runner.hidden_states import Source
+from .chains import Chain, Step, draft_chains, grades, picks
+from .trees import Tree, check_tree, draft_trees
+
+MISS = Grade(0.0, 0.0)
+RowAfter = Callable[[int, Sequence[int]], Tensor]
+"""Returns the logits of a place of a draft after the draft's tokens before it, shape (vocabulary,)."""
+
+
+class HeadDrafter(ABC):
+    """Drafts chains or trees from hidden states of the target, once it has read the text.
+
+    With `width` 1 it drafts a chain, sampled if the request samples, unless `sample` is off. With more, or a
+    wider arm, it drafts EAGLE-2's tree of at most length * width deterministic nodes: at each depth it
+    expands the `top` best nodes by `top` tokens each. With `gain` it grows, as in OPT-Tree, only while the
+    expected number of accepted tokens grows by more than that. Before the target has prefilled a prompt there
+    are no states to draft from: the first round is plain decoding.
+    """
+
+    guided = True
+
+    def __init__(
+        self,
+        target: Source,
+        layers: Sequence[int],
+        *,
+        width: int = 1,
+        sample: bool = True,
+        top: int = 8,
+        gain: float = 0.0,
+    ) -> None:
+        check_tree(width, top, gain)
+        self.vocab_size, self.features = target.vocab_size, target.hidden_states(layers)
+        self.branches, self.sample, self.top, self.gain = width, sample, top, gain
+
+    def ready(self, request: Request) -> bool:
+        """Return if the target has read all of the text but its last token, and at least one token."""
+        return 1 < len(request.tokens) <= self.features.length(request.id) + 1
+
+    def hint(self, request: Request) -> float:
+        """Return 1 if there are states to draft from."""
+        return float(self.ready(request))
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:  # noqa: B027
+        """Do nothing yet: states are read when a draft is requested."""
+
+    @abstractmethod
+    def close(self, request: Request) -> None:
+        """Free what is kept for the request."""
+
+    @torch.inference_mode()
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """Draft one chain or tree per job; an empty draft if there are no states to draft from."""
+        drafts = [Draft()] * len(jobs)
+        jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
+        for wide in (False, True):
+            which = [i for i, job in enumerate(jobs) if (job.width > 1) == wide and self.ready(job.request)]
+            if which:
+                for i, draft in zip(which, self._draft([jobs[i] for i in which]), strict=True):
+                    drafts[i] = draft
+        return drafts
+
+    @abstractmethod
+    def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """Draft for jobs that are ready: chains if their width is 1, else trees."""
+
+    def _draft_by_steps(
+        self, jobs: Sequence[Job], logits: Tensor, states: Tensor | None, step: Step
+    ) -> list[Draft]:
+        """Draft a depth a step; `logits` (jobs, 1, vocabulary) and `states` are those after the texts."""
+        if jobs[0].width > 1:
+            return draft_trees(jobs, logits, step, top=self.top, gain=self.gain)
+        return draft_chains(jobs, logits, states, step, vocab_size=self.vocab_size, sample=self.sample)
+
+    def _draft_at_once(self, job: Job, row_after: RowAfter, places: int, states: Tensor | None) -> Draft:
+        """Draft from at most so many places, whose logits are all known.
+
+        `states` (places, width) are the hidden states that they come from. A tree has the most likely paths,
+        as if the places were independent.
+        """
+        job = replace(job, length=min(job.length, places))
+        if job.width > 1:
+            tree = Tree(job, self.top, self.gain)
+            while not tree.done:
+                paths = [tree.path(node) for node in tree.frontier]
+                tree.grow(torch.stack([row_after(tree.depth, path) for path in paths]))
+            return tree.draft()
+        chain = Chain(job, needs(job.stops))
+        for place in range(job.length):
+            row = row_after(place, chain.tokens)
+            (pick,) = picks([chain], row[None], sample=self.sample)
+            hidden = None if states is None else states[place]
+            chain.extend(row, pick, hidden, vocab_size=self.vocab_size, sample=self.sample)
+            if chain.done:
+                break
+        return chain.draft
+
+    def _draft_row(self, job: Job, logits: Tensor, states: Tensor) -> Draft:
+        """Draft from logits that do not depend on each other's tokens, shape (places, vocabulary)."""
+        logits = logits[:, : self.vocab_size]
+        return self._draft_at_once(job, lambda place, path: logits[place], len(logits), states)
+
+    def _graded(self, job: GradeJob, logits: Tensor, states: Tensor | None) -> list[Grade]:
+        """Return the grades of the job's tokens from the logits at these positions."""
+        constraint, size = constraint_of(job.request, job.start), self.vocab_size
+        return grades(job, logits, states, vocab_size=size, sample=self.sample, constraint=constraint)
+
+
+def later(job: GradeJob, n: int) -> GradeJob:
+    """Return the job without its first `n` tokens."""
+    distributions = None if job.distributions is None else job.distributions[n:]
+    return replace(job, start=job.start + n, probs=job.probs[n:], distributions=distributions)
+
+
+def whole_vocabulary(logits: Tensor, ids: Tensor | None, vocab_size: int) -> Tensor:
+    """Return logits over the target's vocabulary, -inf for tokens outside a draft vocabulary of `ids`."""
+    if ids is None:
+        return logits
+    whole = logits.new_full((*logits.shape[:-1], vocab_size), -torch.inf)
+    return whole.index_copy_(-1, ids, logits)
