@@ -56,13 +56,6 @@ def test_what_a_drafted_token_costs_decides_how_far_is_drafted(name: str, price:
     assert late.most_common(1)[0][0] == length
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_accepted_tokens_alone_would_always_draft_to_the_longest(name: str) -> None:
-    """Why the default is another reward: at a price at which no draft pays, the longest is played most."""
-    made = method(f"{name}arms=lengths&lengths=0,1,2,4,8&reward=accepted", ["lm"])
-    assert Counter(play(made, 1.0, 12_000)[6_000:]).most_common(1)[0][0] == 8
-
-
 def test_the_default_reward_has_a_price_where_arms_draft_more_or_less() -> None:
     drafters, lengths = (Arm("a", 5), Arm("b", 5)), (Arm("none", 0), Arm("a", 5))
     stops = (Arm("a", 5), Arm("a", 5, stop=Stop("svip", 0.6)))

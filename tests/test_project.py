@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points, requires, version
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,19 @@ def test_public_names_exist() -> None:
     assert sorted(draftwise.__all__) == draftwise.__all__
     with pytest.raises(AttributeError, match="nothing"):
         _ = draftwise.nothing
+
+
+def test_the_words_check_reads_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    loader = SourceFileLoader("prose", str(ROOT / "scripts/prose"))
+    spec = spec_from_loader("prose", loader)
+    assert spec
+    prose = module_from_spec(spec)
+    loader.exec_module(prose)
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    (tmp_path / "a.py").write_text("class Wish:\n    def f(self, kin):\n        self._law = wishes = kin\n")
+    banned = {"Wish": "GenerationRequest", "kin": "parents", "law": "distribution", "f(": ""}
+    assert prose.check_names("a.py", banned) == 3
+    assert "a.py:1: the name 'Wish': use 'GenerationRequest'" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any, cast
 
@@ -15,7 +15,6 @@ from draftwise.core.outcomes import Grade, Outcome
 from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob, RoundRecord
 from draftwise.core.sampling import Sampling
-from draftwise.policies.recorders import full_information as grading
 from draftwise.policies.recorders.full_information import Grading
 from studies.theory.enumeration import (
     Chain,
@@ -93,12 +92,6 @@ def expected(p: Distribution, drafter: Chain | Picked, form: str) -> np.ndarray[
     return found
 
 
-@pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(grading, "STRETCH", SHORT)
-    yield
-
-
 def steady(seed: int, size: int = 2) -> Distribution:
     """A distribution that does not depend on the text."""
     row = random_distribution(size, seed)(())
@@ -115,11 +108,6 @@ def test_a_models_graded_stretches_count_the_rounds_of_as_long_a_text(
     exact."""
     p, drafter = steady(seed), Chain(steady(seed + 10), length)
     assert expected(p, drafter, form).sum() == pytest.approx(count(p, drafter, len(LIVE)), abs=1e-12)
-
-
-def test_the_test_would_see_a_round_begun_with_each_stretch() -> None:
-    p, drafter = steady(1), Chain(steady(11), 3)
-    assert count(p, drafter, len(LIVE)) + 0.1 < 2 * count(p, drafter, SHORT)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -186,11 +186,6 @@ def record(drafters: dict[str, Drafter]) -> None:
     recording(SimTarget(markov(P), V), drafters, [], Path("unused"), header, Sampling())
 
 
-def test_a_share_below_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match="first=-1"):
-        CascadeDrafter("a>b", first=-1)
-
-
 def test_a_part_that_fails_costs_no_text() -> None:
     made = loop(
         {"r": "bad>ngram", "s": "says>ngram?0"},
@@ -234,7 +229,7 @@ def test_a_lookup_that_fails_is_blamed_itself(where: str, bad: bool) -> None:
     assert sum(r.drafted > 0 for r in rounds[len(rounds) // 2 :]) > 1
 
 
-RELAYS = {
+CASCADES = {
     "r": "bad>ngram",
     "s": "good>suffix?2",
     "t": "ngram>good?0",
@@ -252,7 +247,7 @@ def test_the_law_is_kept(settings: str) -> None:
         good, bad = SimDrafter(markov(GOOD)), Copies(markov(BAD))  # one draws, although it is asked not to
         return {"good": good, "bad": bad, "ngram": NgramDrafter(), "suffix": SuffixDrafter()}
 
-    counts = sample(lambda: loop(RELAYS, parts()), PROMPT, SETTINGS[settings], 1200, batch=5)
+    counts = sample(lambda: loop(CASCADES, parts()), PROMPT, SETTINGS[settings], 1200, batch=5)
     assert p_value(counts, distribution) > 1e-3
 
 
@@ -287,7 +282,7 @@ def test_greedy_text_is_the_models_own(name: str, batch: int) -> None:
         "ngram": NgramDrafter(),
         "suffix": SuffixDrafter(),
     }
-    team = loop(RELAYS, parts, HFTarget(made), length=6)
+    team = loop(CASCADES, parts, HFTarget(made), length=6)
     texts: dict[int, list[int]] = {}
     rounds = list(team.run(prompts, Sampling(max_new_tokens=30), batch=batch))
     for round in rounds:
@@ -424,6 +419,8 @@ def test_what_is_added_to_drawn_tokens_is_certain() -> None:
 def test_options_that_exclude_each_other_are_named() -> None:
     with pytest.raises(UserError, match="instead or match"):
         CascadeDrafter("a>b", instead=True, match=2)
+    with pytest.raises(UserError, match="first=-1"):
+        CascadeDrafter("a>b", first=-1)
     with pytest.raises(UserError, match="match=-1"):
         CascadeDrafter("a>b", match=-1)
     with pytest.raises(UserError, match="b looks nothing up"):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from draftwise.core.drafts import Draft, Job
-from draftwise.core.roles import Drafter
 from draftwise.drafters.none import NoneDrafter
 
 from .lookup.texts import commit, make_request
@@ -14,7 +13,3 @@ def test_never_guesses() -> None:
     assert drafter.hint(request) == 0.0
     assert drafter.draft([Job(request, 4), Job(make_request(1), 2)]) == [Draft(), Draft()]
     drafter.close(request)
-
-
-def test_is_a_drafter() -> None:
-    assert isinstance(NoneDrafter(), Drafter)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -153,25 +152,6 @@ def test_only_the_part_that_fails_falls_out(bad: Drafter) -> None:
     assert not any(r.fault for r in rounds[at + 1 :])
 
 
-def test_a_part_that_keeps_failing_is_out_of_use() -> None:
-    made = loop({"a": Says(1, 2, 3), "bad": Says(V)})
-    for _ in range(4):
-        first(made)
-    assert made.pool.broken == {"bad"} and made.faults["bad"] == 3
-    assert first(made).drafted == 3
-
-
-def test_a_part_is_out_only_where_it_failed() -> None:
-    made = loop({"a": Says(1, 2, 3), "late": Fails()})
-    one = made.add(PROMPT, Sampling(max_new_tokens=30))
-    made.step()
-    made.step()
-    assert one.disabled == {"late"}
-    other = made.add(PROMPT, Sampling(max_new_tokens=30))
-    made.step()
-    assert one.disabled == {"late"} and not other.disabled
-
-
 # -- the text is the target's own --------------------------------------------------------------------
 
 
@@ -204,22 +184,6 @@ def test_sampled_tokens_may_count_as_picked() -> None:
         lambda: loop({"a": Copies(markov(GOOD)), "b": Copies(markov(BAD))}), PROMPT, SETTINGS["plain"], 2000
     )
     assert p_value(counts, distribution) > 1e-3
-
-
-def test_more_is_accepted_than_of_any_part_alone() -> None:
-    sampling = Sampling(max_new_tokens=400, temperature=1.0, seed=3)
-    accepted = {}
-    for name in ("good", "bad", "ngram", "all"):
-        policy = Anyone((Arm(name, 3, width=4),))
-        parts: dict[str, Drafter] = {
-            "good": SimDrafter(markov(GOOD), sampled=False),
-            "bad": SimDrafter(markov(BAD), sampled=False),
-            "ngram": NgramDrafter(),
-            "all": TogetherDrafter(),
-        }
-        rounds = list(Loop(SimTarget(markov(P), V), parts, policy, policy).run([PROMPT], sampling))
-        accepted[name] = float(np.mean([r.accepted for r in rounds]))
-    assert accepted["all"] > max(accepted[name] for name in ("good", "bad", "ngram")) > 0.2
 
 
 @pytest.mark.parametrize("batch", [1, 3])

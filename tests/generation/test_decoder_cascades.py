@@ -13,14 +13,14 @@ from draftwise.cli import main
 from tests.generation.test_decoder import LONG, own
 
 PARTS = ["zoo:sql", "zoo:general", "ngram", "suffix"]  # the first is bad at other domains
-RELAYS = ["cascade:zoo:sql>ngram?match=1", "cascade:zoo:general>ngram?match=1"]
+CASCADES = ["cascade:zoo:sql>ngram?match=1", "cascade:zoo:general>ngram?match=1"]
 
 
 @pytest.mark.parametrize(
     ("drafters", "policy", "added"),
     [
-        (PARTS, "auto", RELAYS),
-        (PARTS, "", RELAYS),
+        (PARTS, "auto", CASCADES),
+        (PARTS, "", CASCADES),
         (PARTS, "ucb1", []),
         (["ngram", "suffix"], "auto", []),
         (["zoo:general"], "auto", []),

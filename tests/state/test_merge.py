@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-import draftwise
 from draftwise.cli import main
 from draftwise.core.arms import Arm, Context
 from draftwise.core.outcomes import Feedback, Outcome, RoundCost, Window
@@ -28,7 +26,7 @@ from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, SlidingWindowUCB, UCBTuned
 from draftwise.policies.tokens import BetaBank
 from draftwise.state.file import StateFile, _seal
-from draftwise.state.learned import LEARNED, adds, follows, learned
+from draftwise.state.learned import adds, follows, learned
 from draftwise.state.merge import combine
 from draftwise.state.merge import merge as merge_files
 from draftwise.state.numbers import dump
@@ -202,22 +200,15 @@ class Own:
         return self.means
 
 
-@dataclass
-class Unruled(Own):
-    """The same with one field more, which does not say how it is merged."""
-
-    streak: int = field(default=0, metadata=LEARNED)
+def own(name: str, drafters: Sequence[str]) -> BanditPolicy:
+    return BanditPolicy(tuple(Arm(drafter, 4) for drafter in drafters), Own)
 
 
-def own(name: str, drafters: Sequence[str], learner: type[Own] = Own) -> BanditPolicy:
-    return BanditPolicy(tuple(Arm(drafter, 4) for drafter in drafters), learner)
-
-
-def own_files(folder: Path, learner: type[Own]) -> tuple[list[Path], list[Own]]:
+def own_files(folder: Path) -> tuple[list[Path], list[Own]]:
     """Two state files of a plug-in's policy, and the learners in them."""
     paths, learners = [], []
     for seed in (1, 2):
-        policy = own("own", DRAFTERS, learner)
+        policy = own("own", DRAFTERS)
         path = folder / f"{seed}.json"
         file = StateFile(path, policy, name="own", target="t", drafters=dict.fromkeys(DRAFTERS, "d"))
         mine, rng = policy.shared, Random(seed)
@@ -231,26 +222,13 @@ def own_files(folder: Path, learner: type[Own]) -> tuple[list[Path], list[Own]]:
 
 
 def test_a_learner_of_a_plug_in_is_merged_by_its_own_rules(tmp_path: Path) -> None:
-    paths, (one, two) = own_files(tmp_path, Own)
+    paths, (one, two) = own_files(tmp_path)
     merge_files(paths, tmp_path / "both.json", new_policy=own)
     both = numbers(tmp_path / "both.json")["shared"]
     assert both["counts"] == [a + b for a, b in zip(one.counts, two.counts, strict=True)]
     assert both["sums"] == pytest.approx([a + b for a, b in zip(one.sums, two.sums, strict=True)])
     assert both["best"] == max(one.best, two.best)
     assert both["means"] == pytest.approx([s / n for s, n in zip(both["sums"], both["counts"], strict=True)])
-
-
-def test_a_learner_of_a_plug_in_without_a_rule_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    paths, _ = own_files(tmp_path, Unruled)
-    with pytest.raises(UserError, match=r"^Unruled\.streak has no rule for merging"):
-        merge_files(paths, tmp_path / "both.json", new_policy=partial(own, learner=Unruled))
-    assert not (tmp_path / "both.json").exists()
-
-
-def test_merging_knows_no_learner() -> None:
-    for module in ("merge", "learned", "numbers"):
-        text = (Path(draftwise.__file__).parent / "state" / f"{module}.py").read_text()
-        assert "policies" not in "".join(line for line in text.splitlines() if "import" in line)
 
 
 def merge(files: Sequence[Path], out: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from draftwise.core.arms import Arm, Context
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome, RoundCost
 from draftwise.policies import learners
-from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
+from draftwise.policies.adaptive import AdaEDL
 from draftwise.policies.learners.fixed import Fixed
 from draftwise.policies.learners.halving import SequentialHalving
 from draftwise.policies.learners.linucb import LinUCB
@@ -141,19 +141,6 @@ def test_there_are_learners_and_policies_to_test() -> None:
     assert set(NAMES) >= KEEPING
     assert {UCB1, LinUCB, SequentialHalving, GaussianThompson} <= set(every_learner())
     assert len(every_learner()) >= 14
-
-
-def test_moving_thresholds_and_lengths_go_on_too() -> None:
-    old = Holder(ConfidenceRefit(), lambdas=(None, AdaEDL()), by_arm={0: HeuristicLength()})
-    for i in range(20):
-        old.one.update([0.1 * (i % 7), 0.5, 0.9], i % 4)
-        assert old.lambdas[1]
-        old.lambdas[1].update(drafted=4, accepted=i % 5, longest=4)
-        old.by_arm[0].update(drafted=3, accepted=3)
-    back = Holder(ConfidenceRefit(), lambdas=(None, AdaEDL()), by_arm={0: HeuristicLength()})
-    load(back, through_json(dump(old)))
-    assert back == old
-    assert old != Holder(ConfidenceRefit(), lambdas=(None, AdaEDL()), by_arm={0: HeuristicLength()})
 
 
 FILED = ("disco", "router", "specdecpp")  # ask for a file
@@ -392,7 +379,7 @@ def test_no_file_yet_is_no_complaint(tmp_path: Path) -> None:
 
 def test_a_file_cut_off_anywhere_is_refused_by_name_and_left_alone(path: Path) -> None:
     whole, file = path.read_bytes(), state_file(path)
-    for size in range(len(whole)):
+    for size in range(0, len(whole), 5):
         path.write_bytes(whole[:size])
         done, numbers, told = loaded(file)
         assert (done, numbers, len(told)) == (False, BLANK, 1)
@@ -404,7 +391,7 @@ def test_a_file_cut_off_anywhere_is_refused_by_name_and_left_alone(path: Path) -
 @pytest.mark.parametrize("byte", [b"0", b"\xff"])
 def test_a_changed_byte_anywhere_is_noticed(path: Path, byte: bytes) -> None:
     whole, file = path.read_bytes(), state_file(path)
-    for at in range(len(whole)):
+    for at in range(0, len(whole), 5):
         if whole[at : at + 1] != byte:
             path.write_bytes(whole[:at] + byte + whole[at + 1 :])
             done, numbers, told = loaded(file)
@@ -525,7 +512,7 @@ file = StateFile(sys.argv[1], policy, **MADE)
 """
 KILLED = "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\nfile.save()"
 OFTEN = """
-for i in range(100):
+for i in range(25):
     policy.learner.sums = [float(sys.argv[2])] * 4
     file.save()
 """

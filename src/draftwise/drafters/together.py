@@ -37,11 +37,13 @@ class TogetherDrafter:
         if team is None:
             raise ValueError("no other drafters: give this drafter to a loop, together with others")
         for name, drafter in team.drafters.items():
-            asked = [i for i, job in enumerate(jobs) if name not in job.request.disabled]
-            if drafter is self or not asked:
+            which = [i for i, job in enumerate(jobs) if name not in job.request.disabled]
+            if drafter is self or not which:
                 continue
-            made = team.ask(name, [replace(jobs[i], width=1, deterministic=True, rows=False) for i in asked])
-            for i, draft in zip(asked, made, strict=True):
+            drafts = team.ask(
+                name, [replace(jobs[i], width=1, deterministic=True, rows=False) for i in which]
+            )
+            for i, draft in zip(which, drafts, strict=True):
                 parts[i].append(draft)
         return [merged(drafts, job.length * job.width) for drafts, job in zip(parts, jobs, strict=True)]
 
@@ -59,5 +61,5 @@ def merged(drafts: Iterable[Draft], most: int) -> Draft:
         own: dict[int, int] = {-1: -1}
         for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
             own[i] = nodes.setdefault((own[parent], token), len(nodes))
-    kept = list(nodes)[:most]  # a node comes after its parent, so the first nodes form a tree
-    return Draft(tuple(token for _, token in kept), tuple(parent for parent, _ in kept))
+    nodes_left = list(nodes)[:most]  # a node comes after its parent, so the first nodes form a tree
+    return Draft(tuple(token for _, token in nodes_left), tuple(parent for parent, _ in nodes_left))

@@ -214,8 +214,8 @@ class Reading:
     def _special(self, token: int) -> None:
         name = self.target.special[token]
         other = self.drafter.end if token == self.target.end else self.named.get(name)
-        begun = not self.text and self.ids == self.drafter.prefix and other in self.ids
-        if other is not None and not begun:
+        is_prefix = not self.text and self.ids == self.drafter.prefix and other in self.ids
+        if other is not None and not is_prefix:
             self.begin += len(self.text)
             self.ids.append(other)
             self.spans.append((self.begin, self.begin))

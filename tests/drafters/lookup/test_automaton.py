@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from draftwise.drafters.lookup.automaton import NOTHING, ROOT, Automaton
+from draftwise.drafters.lookup.automaton import NONE, ROOT, Automaton
 
 from .texts import chunks, starts_of
 
@@ -51,7 +51,7 @@ def check(index: Any, texts: Texts) -> None:
         assert index.count[state] == occurrences(texts, part)
         assert index.follows[state] == sum(counts.values())
         assert {t: index.count[s] for t, s in index.next[state].items()} == counts
-        best = max(counts, key=lambda token: (counts[token], latest[token]), default=NOTHING)
+        best = max(counts, key=lambda token: (counts[token], latest[token]), default=NONE)
         assert index.best[state] == best
     text = texts[-1]
     assert index.deepest == state_of(index, text[-index.depth :])

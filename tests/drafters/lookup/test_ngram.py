@@ -5,8 +5,6 @@ from random import Random
 import pytest
 
 from draftwise.core.arms import Stop
-from draftwise.core.drafts import Job
-from draftwise.core.roles import Drafter
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.ngrams import LOOKED
 from draftwise.errors import UserError
@@ -86,34 +84,6 @@ def test_a_match_is_as_long_as_both_passages_agree() -> None:
     assert drafter.match_after(request, [1, 2]) == 0
 
 
-@pytest.mark.parametrize("period", [1, 2, 7])
-def test_a_repeating_text_is_drafted_to_full_length(period: int) -> None:
-    drafter = NgramDrafter()
-    request = make_request()
-    text = [i % period for i in range(3 * period + 5)]
-    commit(drafter, request, text)
-    assert draft(drafter, request, 40).tokens == tuple(i % period for i in range(len(text), len(text) + 40))
-
-
-def test_the_latest_occurrence_wins_over_earlier_ones() -> None:
-    drafter = NgramDrafter(min=2, max=2)
-    request = make_request()
-    commit(drafter, request, [1, 2, 7, 1, 2, 8, 1, 2])
-    assert draft(drafter, request, 1).tokens == (8,)
-
-
-def test_one_commit_or_many_make_the_same_index() -> None:
-    one, many = NgramDrafter(), NgramDrafter()
-    a, b = make_request(), make_request()
-    text = [t for new in chunks(Random(3), 60, 4) for t in new]
-    commit(one, a, text)
-    for token in text:
-        commit(many, b, [token])
-    assert one.hint(a) == many.hint(b)
-    assert draft(one, a).tokens == draft(many, b).tokens
-    assert draft(one, a).probs == draft(many, b).probs
-
-
 def test_stop_rules_cut_the_draft_and_keep_the_last_token() -> None:
     drafter = NgramDrafter(min=1, max=1)
     request = make_request()
@@ -123,25 +93,6 @@ def test_stop_rules_cut_the_draft_and_keep_the_last_token() -> None:
     assert len(draft(drafter, request, 8, Stop("confidence", p)).tokens) == 8
     assert len(draft(drafter, request, 8, Stop("confidence", p + 1e-9)).tokens) == 1
     assert len(draft(drafter, request, 8, Stop("cumulative", p**3 + 1e-9)).tokens) == 3
-
-
-def test_requests_are_kept_apart_in_one_batch() -> None:
-    drafter = NgramDrafter()
-    a, b, unseen = make_request(1), make_request(2), make_request(3)
-    commit(drafter, a, [5, 6, 5])
-    commit(drafter, b, [5, 9, 5])
-    made = drafter.draft([Job(b, 2), Job(unseen, 3), Job(a, 1)])
-    assert [d.tokens for d in made] == [(9, 5), (), (6,)]
-    assert drafter.hint(unseen) == 0.0
-
-
-def test_drafting_changes_nothing() -> None:
-    drafter = NgramDrafter()
-    request = make_request()
-    commit(drafter, request, [1, 2, 3, 1, 2])
-    first = draft(drafter, request)
-    assert draft(drafter, request).tokens == first.tokens
-    assert request.tokens == [1, 2, 3, 1, 2]
 
 
 def test_a_request_goes_on_until_it_is_closed() -> None:
@@ -160,7 +111,3 @@ def test_a_request_goes_on_until_it_is_closed() -> None:
 def test_bad_settings_name_the_value(options: dict[str, int]) -> None:
     with pytest.raises(UserError, match=str(next(iter(options.values())))):
         NgramDrafter(**options)
-
-
-def test_is_a_drafter() -> None:
-    assert isinstance(NgramDrafter(), Drafter)

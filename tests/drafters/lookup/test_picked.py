@@ -29,11 +29,6 @@ def test_takes_no_more_than_the_job_asks_for_from_an_endless_walk() -> None:
     assert len(made.signals) == 3
 
 
-def test_a_walk_that_ends_makes_a_short_draft() -> None:
-    assert chain(job(3), [(7, sure(0.5))]).tokens == (7,)
-    assert chain(job(3), []).tokens == ()
-
-
 def test_the_token_that_triggers_a_rule_is_kept() -> None:
     steps = [(1, sure(0.9)), (2, sure(0.9)), (3, sure(0.3)), (4, sure(0.9))]
     assert chain(job(4, Stop("confidence", 0.5)), steps).tokens == (1, 2, 3)
@@ -53,11 +48,6 @@ def test_each_position_has_its_own_rule_and_the_last_holds_on() -> None:
 def test_a_difference_rule_sees_the_signals_before() -> None:
     steps = [(i, Signals(0.5, 0.0, entropy, 0.5)) for i, entropy in enumerate((0.25, 0.25, 1.0, 1.0))]
     assert chain(job(4, Stop("svip-difference", 0.3)), steps).tokens == (0, 1, 2)
-
-
-def test_one_of_one_is_two_thirds() -> None:
-    assert share(1, 1) == pytest.approx(2 / 3)
-    assert share(9, 10) == pytest.approx(9 / 10.5)
 
 
 @pytest.mark.parametrize("counts", [[1], [4], [3, 1], [1, 5, 2], [1] * 50])

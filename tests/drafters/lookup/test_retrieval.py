@@ -8,8 +8,6 @@ from random import Random
 import pytest
 
 from draftwise.core.arms import Stop
-from draftwise.core.drafts import Job
-from draftwise.core.roles import Drafter
 from draftwise.drafters.lookup.datastore import build
 from draftwise.drafters.lookup.picked import share
 from draftwise.drafters.lookup.retrieval import RetrievalDrafter
@@ -115,14 +113,6 @@ def test_a_draft_ends_where_the_documents_end(tmp_path: Path) -> None:
     assert draft(drafter, request).tokens == ()
 
 
-def test_too_short_a_match_is_no_match(tmp_path: Path) -> None:
-    drafter = RetrievalDrafter(store(tmp_path, [1, 2, 3, 4]), min_match=2)
-    request = make_request()
-    commit(drafter, request, [7, 2])
-    assert drafter.hint(request) == 0.0
-    assert draft(drafter, request).tokens == ()
-
-
 def test_min_prob_and_stop_rules_end_a_draft(tmp_path: Path) -> None:
     path = store(tmp_path, list(range(20)))
     request = make_request()
@@ -135,16 +125,6 @@ def test_min_prob_and_stop_rules_end_a_draft(tmp_path: Path) -> None:
     drafter = RetrievalDrafter(path, min_prob=0.0)
     commit(drafter, request, [3, 4])
     assert draft(drafter, request, 8, Stop("cumulative", 0.5)).tokens == (5, 6)
-
-
-def test_requests_are_kept_apart_in_one_batch(tmp_path: Path) -> None:
-    drafter = RetrievalDrafter(store(tmp_path, [1, 2, 3, 4, 5, 6]))
-    a, b, unseen = make_request(1), make_request(2), make_request(3)
-    commit(drafter, a, [1, 2])
-    commit(drafter, b, [4, 5])
-    made = drafter.draft([Job(b, 3), Job(unseen, 2), Job(a, 1)])
-    assert [d.tokens for d in made] == [(6,), (), (3,)]
-    assert drafter.hint(unseen) == 0.0
 
 
 def test_a_request_goes_on_until_it_is_closed(tmp_path: Path) -> None:
@@ -187,7 +167,3 @@ def test_bad_settings_name_the_value(tmp_path: Path, options: dict[str, int], sa
 def test_a_path_is_needed() -> None:
     with pytest.raises(UserError, match="retrieval:PATH"):
         RetrievalDrafter()
-
-
-def test_is_a_drafter(tmp_path: Path) -> None:
-    assert isinstance(RetrievalDrafter(store(tmp_path, [1, 2])), Drafter)

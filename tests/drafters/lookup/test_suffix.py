@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from draftwise.core.arms import Stop
-from draftwise.core.drafts import Draft, Job
+from draftwise.core.drafts import Draft
 from draftwise.core.request import Request
-from draftwise.core.roles import Drafter
 from draftwise.drafters.lookup.picked import share
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.errors import UserError
@@ -116,15 +115,6 @@ def test_stop_rules_cut_the_draft_and_keep_the_last_token() -> None:
     assert draft(drafter, request, 6, Stop("confidence", 0.7)).tokens == (2,)
     assert draft(drafter, request, 6, Stop("cumulative", 0.4)).tokens == (2, 3, 4)  # (2/3)**3 = 0.30
     assert draft(drafter, request, 6, Stop("svip", 0.6)).tokens == (2,)  # sqrt of 0.637 nats
-
-
-@pytest.mark.parametrize("period", [1, 2, 7])
-def test_a_repeating_text_is_drafted_to_full_length(period: int) -> None:
-    drafter = SuffixDrafter(factor=50.0)
-    request = make_request()
-    text = [i % period for i in range(3 * period + 5)]
-    commit(drafter, request, text)
-    assert draft(drafter, request, 40).tokens == tuple(i % period for i in range(len(text), len(text) + 40))
 
 
 def test_length_follows_the_match() -> None:
@@ -299,23 +289,6 @@ def test_closing_frees_the_text_and_an_unknown_request_is_no_error() -> None:
     assert drafter.history is None
 
 
-def test_a_request_that_goes_on_keeps_its_text() -> None:
-    drafter = SuffixDrafter()
-    request = make_request()
-    commit(drafter, request, [1, 2, 3])
-    commit(drafter, request, [9, 1, 2])  # the next turn
-    assert draft(drafter, request, 1).tokens == (3,)
-
-
-def test_requests_are_kept_apart_in_one_batch() -> None:
-    drafter = SuffixDrafter()
-    a, b = make_request(1), make_request(2)
-    commit(drafter, a, [5, 6, 5])
-    commit(drafter, b, [5, 9, 5])
-    made = drafter.draft([Job(b, 1), Job(make_request(3), 3), Job(a, 2)])
-    assert [d.tokens for d in made] == [(9,), (), (6, 5)]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -335,7 +308,3 @@ def test_bad_settings_name_the_option_and_the_value(options: dict[str, Any]) -> 
     name, value = next(iter(options.items()))
     with pytest.raises(UserError, match=rf"suffix\?{name}={value}"):
         SuffixDrafter(**options)
-
-
-def test_is_a_drafter() -> None:
-    assert isinstance(SuffixDrafter(), Drafter)

@@ -77,18 +77,6 @@ def test_the_law_is_the_targets() -> None:
     holds(make, distribution_of(made), "shaped", n=400)
 
 
-def test_the_better_head_is_chosen() -> None:
-    """MetaSD's UCB over two EAGLE heads of one target: pulls of the good one come to prevail."""
-    made = target()
-    reads = HFTarget(made, chunk=8)
-    heads = {"bad": random_eagle(made), "good": good("eagle")}
-    drafters: dict[str, Any] = {name: EagleDrafter(head, reads, width=3) for name, head in heads.items()}
-    chosen = method("metasd-ucb?length=3", list(drafters))
-    _, rounds = texts_of(Loop(reads, drafters, chosen.policy, chosen.recorder), 60, 1)
-    pulls = [r.arm.drafter for r in rounds]
-    assert pulls.count("good") > 2 * pulls.count("bad")
-
-
 @dataclass(slots=True)
 class Seer(Anyone):
     """Notes the contexts it chooses in and the feedback that it gets."""

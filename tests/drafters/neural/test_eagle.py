@@ -90,17 +90,6 @@ def test_on_other_architectures(name: str, eagle3: bool) -> None:
     assert texts_of(loop_of(made, {"e": head}, (Arm("e", 3), Arm("e", 3, width=4))), 24, 3)[0] == own
 
 
-@pytest.mark.parametrize("kind", some(KINDS, 2))
-def test_a_good_head_is_worth_more_than_a_bad_one_and_a_tree_more_than_a_chain(kind: str) -> None:
-    made, mean = target(), dict[tuple[bool, int], float]()
-    for which in (False, True):
-        for width in (1, 4):
-            head = good(kind) if which else bad(kind)
-            _, rounds = texts_of(loop_of(made, {"e": head}, (Arm("e", 4, width=width),)), 40, 3)
-            mean[which, width] = sum(r.accepted for r in rounds) / len(rounds)
-    assert mean[True, 1] > 0.5 + mean[False, 1] and mean[True, 4] > mean[True, 1]
-
-
 @cache
 def soft(kind: str, well: bool) -> Eagle:
     made = target(scale=5.0)

@@ -200,7 +200,7 @@ def test_block_divergence_comes_from_the_device_for_models_and_lookups(
         def close(self, request: Request) -> Sequence[Feedback]:
             return made.recorder.close(request)
 
-    models = {name: d.rows.model for name, d in drafters(near).items() if isinstance(d, LMDrafter)}
+    models = {name: d.runner.model for name, d in drafters(near).items() if isinstance(d, LMDrafter)}
     write(target_model, near, made.policy, Ears(), batch)
     assert {made.policy.arms[s.decision.arm].drafter for s, _ in heard} >= {"near", "far", "ngram"}
     raw = Sampling(temperature=1.0)

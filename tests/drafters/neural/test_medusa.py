@@ -186,5 +186,5 @@ def test_it_drafts_nothing_before_the_target_has_read_the_text() -> None:
 
 def test_options_out_of_range_are_refused() -> None:
     for options in ({"top": 0}, {"rescore": -1.0}, {"tree": "oak"}):
-        with pytest.raises(UserError, match=r"width and top 1 or more|choose from joint, fixed"):
+        with pytest.raises(UserError, match=r"give|choose from joint, fixed"):
             MedusaDrafter(good(), HFTarget(target()), **options)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from draftwise import registry
 from draftwise.build import build_drafters
@@ -24,7 +23,7 @@ from draftwise.models.heads.mtp import Mtp
 from draftwise.specs import LoadOptions, parse_drafters
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
-from tests.drafters.neural.heads import features, holds, texts
+from tests.drafters.neural.heads import holds
 from tests.drafters.neural.test_eagle import by_hand, opened, read_on, texts_of
 from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
@@ -94,30 +93,6 @@ def test_a_chain_goes_on_from_the_layers_own_states(made: Callable[[str], Any], 
         read_on(reads, requests, 3)
 
 
-def test_a_trained_layer_is_accepted_and_exact(tmp_path: Path) -> None:
-    written(tmp_path, "mimo", scale=3.0)
-    made = loaded(tmp_path)
-    reads = HFTarget(made)
-    head = registry.build("drafters", registry.parse("mtp"), reads).module.train()
-    ids = texts(made)
-    seen = features(made, ids, (-1,))
-    own = [p for name, p in head.named_parameters()]
-    optimiser = torch.optim.AdamW(own, lr=1e-2)
-    for _ in range(60):
-        first = head(ids[:, 1:], seen[:, :-1])
-        second = head(ids[:, 2:], first[:, :-1])
-        loss: Any = torch.zeros(())
-        for states, start in ((first, 2), (second, 3)):
-            logits = head.logits(states[:, : ids.shape[1] - start])
-            loss = loss + cross_entropy(logits.flatten(0, 1), ids[:, start:].flatten())
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    said, rounds = texts_of(loop_of(made, head.eval()), 32, 3)
-    assert said == [own_text(made, p, 32) for p in prompts()]
-    assert sum(r.accepted for r in rounds) / len(rounds) > 0.5
-
-
 def test_where_the_layer_is_looked_for(tmp_path: Path) -> None:
     """In the target's own folder, in another one, or nowhere."""
     written(tmp_path, "mimo")
@@ -129,7 +104,7 @@ def test_where_the_layer_is_looked_for(tmp_path: Path) -> None:
     spec = registry.Spec("mtp", options={"folder": str(tmp_path)})
     assert isinstance(registry.build("drafters", spec, reads).module, Mtp)
     single = HFTarget(loaded(tmp_path).float())
-    with pytest.warns(DraftwiseWarning, match="Pairs is no class of Transformers"):
+    with pytest.warns(DraftwiseWarning, match="PairModel is no class of Transformers"):
         specs = parse_drafters("mtp", LoadOptions(pack=True, compile="on"))
         (built,) = build_drafters(specs, single, None, "target").values()
     assert isinstance(built, EagleDrafter) and isinstance(built.module, Mtp)

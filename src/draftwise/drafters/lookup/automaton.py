@@ -7,7 +7,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
-NOTHING = -1
+NONE = -1
 ROOT = 0
 Step = tuple[int, int, int, int]
 """A token, how often it followed its context, how often any token did, and that context (a state)."""
@@ -40,11 +40,11 @@ class Automaton:
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self.next: list[dict[int, int]] = [{}]
-        self.link = [NOTHING]
+        self.link = [NONE]
         self.length = [0]  # of the longest substring of each state
         self.count = [0]  # how often the state's substrings occur
         self.follows = [0]  # how often a token followed them: less than `count` if a text ended there
-        self.best = [NOTHING]  # the token that followed most often
+        self.best = [NONE]  # the token that followed most often
         self.size = 0
         self.begin()
 
@@ -120,10 +120,10 @@ class Automaton:
         for token in tokens:
             while token not in self.next[state]:
                 state = self.link[state]
-                if state == NOTHING:
+                if state == NONE:
                     break
                 span = self.length[state]
-            if state == NOTHING:
+            if state == NONE:
                 state, span = ROOT, 0
             else:
                 span = min(span + 1, self.depth)
@@ -137,10 +137,10 @@ class Automaton:
             self.last = self._direct(last, token)
             return
         self.last = new = self._add({}, self.length[last] + 1)
-        while last != NOTHING and token not in nexts[last]:
+        while last != NONE and token not in nexts[last]:
             nexts[last][token] = new
             last = link[last]
-        link[new] = ROOT if last == NOTHING else self._direct(last, token)
+        link[new] = ROOT if last == NONE else self._direct(last, token)
 
     def _direct(self, before: int, token: int) -> int:
         """Return the state after this token, split from substrings that do not end where it does."""
@@ -151,7 +151,7 @@ class Automaton:
         link[clone], link[state] = link[state], clone
         for values in (self.count, self.follows, self.best):
             values[clone] = values[state]
-        while before != NOTHING and nexts[before].get(token) == state:
+        while before != NONE and nexts[before].get(token) == state:
             nexts[before][token] = clone
             before = link[before]
         return clone
@@ -160,11 +160,11 @@ class Automaton:
         """Add a state and return it."""
         self.next.append(nexts)
         for values, value in (
-            (self.link, NOTHING),
+            (self.link, NONE),
             (self.length, length),
             (self.count, 0),
             (self.follows, 0),
-            (self.best, NOTHING),
+            (self.best, NONE),
         ):
             values.append(value)
         return len(self.next) - 1
@@ -173,8 +173,8 @@ class Automaton:
         """Count `token` after every context of up to `depth` tokens that precedes it."""
         count, follows, best = self.count, self.follows, self.best
         end = self.next[self.deepest][token]
-        context, counted = self.deepest, NOTHING
-        while context != NOTHING:
+        context, counted = self.deepest, NONE
+        while context != NONE:
             after = self.next[context]
             state = after[token]
             if state != counted:
@@ -182,7 +182,7 @@ class Automaton:
                 counted = state
             follows[context] += 1
             top = best[context]
-            if top != token and (top == NOTHING or count[state] >= count[after[top]]):
+            if top != token and (top == NONE or count[state] >= count[after[top]]):
                 best[context] = token
             context = self.link[context]
         self.span = min(self.span + 1, self.depth)

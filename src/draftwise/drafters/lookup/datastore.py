@@ -93,13 +93,13 @@ class Datastore:
         low, high = self._starts[text[-1]], self._starts[text[-1] + 1]
         length = int(low < high)
         while 0 < length < min(most, len(text), DEPTH):
-            first, last = self._narrow(text[-1 - length], length, low, high)
+            first, last = self._interval(text[-1 - length], length, low, high)
             if first == last:
                 break
             low, high, length = first, last, length + 1
         return length, low, high
 
-    def _narrow(self, token: int, back: int, low: int, high: int) -> tuple[int, int]:
+    def _interval(self, token: int, back: int, low: int, high: int) -> tuple[int, int]:
         """Return the part of an interval in which `token` is `back` positions before."""
         if token == self.separator:
             return low, low
@@ -166,19 +166,19 @@ def sort_contexts(tokens: Ints, *, depth: int = DEPTH, progress: Progress | None
 
     Prefix doubling on the reversed text (Manber and Myers 1993). Ties keep the order of that text.
     """
-    n, known = len(tokens), 1
+    n, sorted_by = len(tokens), 1
     key = tokens[::-1].astype(np.int64)
     while True:
         order = np.argsort(key, kind="stable")
         new = np.diff(key[order], prepend=-1) != 0
         if progress:
             progress("sorting", int(new.sum()), n)
-        if known >= depth or new.all():
+        if sorted_by >= depth or new.all():
             return (n - 1 - order).astype(np.int32)
         rank = np.zeros(n + 1, np.int64)  # from 1; 0 = no token
         rank[order] = np.cumsum(new)
-        key = rank[:n] * (n + 1) + rank[np.minimum(np.arange(n) + known, n)]
-        known *= 2
+        key = rank[:n] * (n + 1) + rank[np.minimum(np.arange(n) + sorted_by, n)]
+        sorted_by *= 2
 
 
 def _header(path: Path) -> Header:

@@ -189,6 +189,6 @@ class History:
         return text.place
 
 
-def _require(name: str, value: float, fits: bool, wanted: str) -> None:
-    if not fits:
-        raise UserError(f"suffix?{name}={value}: give {wanted}")
+def _require(name: str, value: float, is_valid: bool, remedy: str) -> None:
+    if not is_valid:
+        raise UserError(f"suffix?{name}={value}: give {remedy}")

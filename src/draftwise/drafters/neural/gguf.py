@@ -119,9 +119,9 @@ class GgufDrafter:
         return graded
 
     @torch.inference_mode()
-    def read(self, wanted: Sequence[tuple[Request, int]]) -> list[Tensor]:
+    def read(self, ends: Sequence[tuple[Request, int]]) -> list[Tensor]:
         """Return the logits that predict the last n tokens of each text, shape (n, vocabulary) each."""
-        return list(torch.split(self._read(wanted), [n for _, n in wanted]))
+        return list(torch.split(self._read(ends), [n for _, n in ends]))
 
     def rewind(self, request: Request, length: int) -> None:
         """Forget what is held of a request's tokens from `length` on, since these are others now."""
@@ -165,16 +165,16 @@ class GgufDrafter:
             self.cached[chain.job.request.id].fed.append(chain.tokens[-1])
         return logits
 
-    def _read(self, wanted: Sequence[tuple[Request, int]]) -> Tensor:
+    def _read(self, ends: Sequence[tuple[Request, int]]) -> Tensor:
         """Return the logits that predict each request's last `n` tokens, one after the other."""
         parts: list[Part] = []
-        for request, n in wanted:
+        for request, n in ends:
             place, tokens = self._cached_text(request), request.tokens
             first = len(tokens) - n - 1  # the token before the first of them
             self._rewind(request, min(place.matched(tokens), first))
             parts.append((request.id, tokens[self.rows.held[request.id] : -1], n))
         logits = self.rows.feed(parts)[:, : self.vocab_size] if parts else torch.empty((0, 0))
-        for request, _ in wanted:
+        for request, _ in ends:
             self.cached[request.id].set_base(len(request.tokens) - 1)
         return logits
 
@@ -215,8 +215,8 @@ def gguf(
     """
     model = GgufModel(path, gpu_layers=gpu_layers)
     more: dict[str, Any] = {"sample": sample, "context": context, "threads": threads, "cache": cache}
-    known = tokenizer is not None and model.has_vocabulary
-    if known and disagreement(model.tokenizer, tokenizer) is not None:
+    has_tokenizers = tokenizer is not None and model.has_vocabulary
+    if has_tokenizers and disagreement(model.tokenizer, tokenizer) is not None:
         inner, pair = GgufDrafter(model, model.vocab_size, **more), (tokenizer, model.tokenizer)
         return TranslatedDrafter(inner, vocab_size, pair, sample=sample, vocabulary=vocabulary)
     check_unused(vocabulary)

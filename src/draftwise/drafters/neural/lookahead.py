@@ -27,11 +27,11 @@ class Text:
 
     def add(self, gram: Gram, most: int) -> None:
         """Add an n-gram; if there are too many with its first token, drop the oldest."""
-        mine = self.grams.setdefault(gram[0], OrderedDict())
-        mine[gram[1:]] = None
-        mine.move_to_end(gram[1:])
-        while len(mine) > most:
-            mine.popitem(last=False)
+        grams = self.grams.setdefault(gram[0], OrderedDict())
+        grams[gram[1:]] = None
+        grams.move_to_end(gram[1:])
+        while len(grams) > most:
+            grams.popitem(last=False)
 
 
 class LookaheadDrafter:
@@ -78,7 +78,7 @@ class LookaheadDrafter:
             if len(text.tail) == self.n:
                 text.add(text.tail, self.pool)
         draft, choices = self.guesses.get(request.id, (None, []))
-        tips = next((tips for made, tips in text.drafts if made is draft), None)
+        tips = next((tips for drafted, tips in text.drafts if drafted is draft), None)
         if tips:
             self._advance(text, [choices[tip + 1] for tip in tips])
         text.drafts.clear()
@@ -122,10 +122,10 @@ class LookaheadDrafter:
             text.window.append([tokens[(7 * k + 3 * r) % len(tokens)] for r in range(self.n - 1)])
         return text.window[:columns]
 
-    def _advance(self, text: Text, said: Sequence[int]) -> None:
+    def _advance(self, text: Text, tokens: Sequence[int]) -> None:
         """Use the target's continuation of every column: new n-grams, and the window moves on by one
         position."""
-        for k, token in enumerate(said):
+        for k, token in enumerate(tokens):
             column = text.window[k]
             text.add((*column, token), self.pool)
             text.window[k] = [*column[1:], token]

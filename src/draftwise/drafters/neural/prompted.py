@@ -39,13 +39,13 @@ class PromptedDrafter:
         self.model, self.vocab_size, self.trials = model, vocab_size, Trials(model)
         self.texts: Texts | None = None
         self.prompt: dict[str, Any] = {}
-        self.made: Prompted | None = None
+        self.prompted: Prompted | None = None
         self.order: dict[int, int] = {}  # by request, its row
         self.read: Tensor | None = None  # rows as the cache has them, with guesses
 
     def begin(self, encoded: Tensor | None, kwargs: Mapping[str, Any], texts: Texts) -> None:
         """A call begins: the input of the encoder, the target's other inputs, and its rows."""
-        self.texts, self.made, self.read = texts, None, None
+        self.texts, self.prompted, self.read = texts, None, None
         self.order.clear()
         named = {name: kwargs[name] for name in ("attention_mask",) if kwargs.get(name) is not None}
         times = len(texts.ids) // len(encoded) if encoded is not None else 1
@@ -73,46 +73,46 @@ class PromptedDrafter:
         ids = ids.where(ids < embedded(self.model), 0)  # ids that only the target knows
         rows = [self.order[job.request.id] for job in jobs]
         logits = self._catch_up(ids)[rows]
-        guessed = ids
+        drafted = ids
 
         def step(tokens: Sequence[Sequence[int]], above: Any, parents: Any) -> tuple[Tensor, None]:
-            nonlocal guessed
-            new = guessed[:, -1:].clone()
-            for row, given in zip(rows, tokens, strict=True):
-                if given:
-                    new[row, 0] = given[0]
-            guessed = self.read = torch.cat([guessed, new], dim=1)
-            assert self.made is not None
-            return self.made.read(guessed, 0)[rows], None
+            nonlocal drafted
+            new = drafted[:, -1:].clone()
+            for row, drafted_row in zip(rows, tokens, strict=True):
+                if drafted_row:
+                    new[row, 0] = drafted_row[0]
+            drafted = self.read = torch.cat([drafted, new], dim=1)
+            assert self.prompted is not None
+            return self.prompted.read(drafted, 0)[rows], None
 
         return draft_chains(jobs, logits, None, step, vocab_size=self.vocab_size, sample=True)
 
     def _catch_up(self, ids: Tensor) -> Tensor:
         """Read the committed rows; returns the logits after them, shape (rows, 1, vocabulary)."""
-        if self.made is None or self.read is None:
-            self.made, self.read = self._prompted(ids), ids
+        if self.prompted is None or self.read is None:
+            self.prompted, self.read = self._prompted(ids), ids
         shared = min(self.read.shape[1], ids.shape[1])
         same = (self.read[:, :shared] == ids[:, :shared]).all(0).long().cumprod(0).sum()
-        self.made.keep(min(int(same), ids.shape[1] - 1) + 1)
+        self.prompted.keep(min(int(same), ids.shape[1] - 1) + 1)
         self.read = ids
-        return self.made.read(ids, 0)
+        return self.prompted.read(ids, 0)
 
     def _prompted(self, ids: Tensor) -> Prompted:
         """The model's own `generate` prepares its inputs, and the encoder runs."""
-        given: dict[str, Any] = {}
+        prepared_inputs: dict[str, Any] = {}
 
         def capture(model: Any, input_ids: Tensor, **prepared: Any) -> Tensor:
-            given.update(prepared, input_ids=input_ids)
+            prepared_inputs.update(prepared, input_ids=input_ids)
             return input_ids
 
         settings: Any = GenerationConfig
         config = settings(max_new_tokens=1, decoder_start_token_id=int(ids[0, 0]), pad_token_id=0)
         inputs = {**self.prompt, "decoder_input_ids": ids, "generation_config": config}
         GenerationMixin.generate(self.model, **inputs, custom_generate=capture)
-        config = given.pop("generation_config")
-        kwargs = {name: value for name, value in given.items() if name not in LOOP}
-        made = Prompted(self.model, kwargs.pop("input_ids"), config, kwargs)
-        self.trials.settle(made, ids)
-        if not made.cuts:
+        config = prepared_inputs.pop("generation_config")
+        kwargs = {name: value for name, value in prepared_inputs.items() if name not in LOOP}
+        prompted = Prompted(self.model, kwargs.pop("input_ids"), config, kwargs)
+        self.trials.settle(prompted, ids)
+        if not prompted.cuts:
             raise UserError(f"{type(self.model).__name__} keeps states that cannot rewind: it cannot draft")
-        return made
+        return prompted

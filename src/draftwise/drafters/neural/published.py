@@ -29,12 +29,12 @@ def eagle(
 
     Source: EAGLE, EAGLE-2 and EAGLE-3 (arXiv 2401.15077, 2406.16858, 2503.01840).
     """
-    found, model = read_head(path), target.runner.model
-    if found.kind == "dflash":
+    files, model = read_head(path), target.runner.model
+    if files.kind == "dflash":
         return DFlashDrafter(
-            make_dflash(found, model), target, width=width, sample=sample, top=top, gain=gain
+            make_dflash(files, model), target, width=width, sample=sample, top=top, gain=gain
         )
-    head = load_mtp(path, model) if found.kind == "mtp" else make_eagle(found, model)
+    head = load_mtp(path, model) if files.kind == "mtp" else make_eagle(files, model)
     if isinstance(head, PEagle):
         return PEagleDrafter(head, target, width=width, sample=sample, top=top, gain=gain)
     return EagleDrafter(head, target, width=width, sample=sample, top=top, gain=gain)

@@ -117,8 +117,8 @@ class TranslatedDrafter:
                 for i, job in enumerate(jobs)
                 if self._is_by_text(job.request, job.deterministic) == by_text and self._read(job.request).ids
             ]
-            for i, made in zip(places, draft([jobs[i] for i in places]) if places else (), strict=True):
-                drafts[i] = made
+            for i, one in zip(places, draft([jobs[i] for i in places]) if places else (), strict=True):
+                drafts[i] = one
         return drafts
 
     @torch.inference_mode()
