@@ -25,8 +25,7 @@ from ...errors import UserError
 from ...policies.arms import TOGETHER
 from ...policies.bandit import BanditPolicy
 from ...policies.catalogue import Method
-from ...policies.recorders.bandit import Bandit
-from ...policies.recorders.rewards import reward
+from ...policies.recorders.bandit import Bandit, reward
 from ...state.merge import combine
 from ...state.numbers import dump, load
 from ..drafter import SimDrafter

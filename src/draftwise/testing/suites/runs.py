@@ -14,9 +14,8 @@ from ...core.request import Request
 from ...core.roles import Drafter, Recorder, Target
 from ...core.round import Round
 from ...core.sampling import Sampling
-from ...policies.recorders.bandit import Bandit
+from ...policies.recorders.bandit import Bandit, reward
 from ...policies.recorders.full_information import Grading
-from ...policies.recorders.rewards import reward
 from ..exact import exact_of, p_value
 from ..world import PROMPTS, RULES, at_random, drafting, small_target
 from .suite import SURE, Suite, Watch, fail, generator, takes_target
