@@ -38,7 +38,7 @@ def checkup() -> dict[str, Any]:
         except Exception as error:  # whatever a broken installation raises
             broken.append(f"{name} cannot be imported: {one_line(error)}")
     facts = _machine()
-    found = {
+    sections = {
         "machine": facts,
         "load": _load(meter.sample(), facts["threads"]),
         "versions": _versions(),
@@ -49,7 +49,7 @@ def checkup() -> dict[str, Any]:
     }
     broken += [f"{line}: install it" for line in unmet("")]
     broken += _plugins()
-    return found | {"broken": broken}
+    return sections | {"broken": broken}
 
 
 def unmet(extra: str) -> list[str]:
@@ -59,8 +59,8 @@ def unmet(extra: str) -> list[str]:
 
 def extras() -> dict[str, list[str]]:
     """Each extra of the distribution's metadata, with the requirements that it lacks."""
-    known = metadata("draftwise").get_all("Provides-Extra") or []
-    return {name: [what for what, _ in _lacking(name)] for name in sorted(known)}
+    names = metadata("draftwise").get_all("Provides-Extra") or []
+    return {name: [what for what, _ in _lacking(name)] for name in sorted(names)}
 
 
 def quota(text: str) -> float | None:
@@ -70,7 +70,7 @@ def quota(text: str) -> float | None:
 
 
 def _required(extra: str) -> Iterator[Requirement]:
-    """What this extra alone requires here; with no extra, what Draftwise requires."""
+    """Yield the requirements of this extra alone; with no extra, those of Draftwise."""
     for requirement in map(Requirement, requires("draftwise") or ()):
         marker = requirement.marker
         always = marker is None or marker.evaluate({"extra": ""})
@@ -113,8 +113,10 @@ def _machine() -> dict[str, Any]:
 
 def _features(torch: Any) -> list[str]:
     """The vector and matrix extensions that PyTorch finds, by its own names."""
-    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return sorted(name for name, there in known.items() if there is True and name.startswith(("avx", "amx")))
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return sorted(
+        name for name, there in capabilities.items() if there is True and name.startswith(("avx", "amx"))
+    )
 
 
 def _load(sample: dict[str, Any], threads: int | None) -> dict[str, Any]:
@@ -141,22 +143,21 @@ def _llamacpp(broken: list[str]) -> dict[str, Any] | None:
     except UserError as error:
         broken.append(str(error))
         return None
-    said = lib.llama_print_system_info().decode("utf-8", "replace")
+    info = lib.llama_print_system_info().decode("utf-8", "replace")
     return {
         "version": version("llama-cpp-python"),
-        "features": llamacpp_features(said),
+        "features": llamacpp_features(info),
         "repacked": repacked.known(lib),
     }
 
 
-def llamacpp_features(said: str) -> list[str]:
-    """What llama.cpp can use, from its own line such as `CPU : SSE3 = 1 | AMX_INT8 = 0 | `."""
-    pairs = (part.rpartition(":")[2].partition("=") for part in said.split("|"))
+def llamacpp_features(info: str) -> list[str]:
+    """Return what llama.cpp can use, from its own line such as `CPU : SSE3 = 1 | AMX_INT8 = 0 | `."""
+    pairs = (part.rpartition(":")[2].partition("=") for part in info.split("|"))
     return [name.strip() for name, _, there in pairs if there.strip() not in ("", "0")]
 
 
 def _caches() -> dict[str, str]:
-    """Where models, verdicts and compiled kernels are kept."""
     hub = _try(lambda: import_module("huggingface_hub.constants").HF_HUB_CACHE)
     compiled = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or _try(
         lambda: import_module("torch._inductor.runtime.cache_dir_utils").default_cache_dir()
@@ -182,7 +183,6 @@ def _zoo(broken: list[str]) -> dict[str, Any]:
 
 
 def _plugins() -> Iterator[str]:
-    """The registered drafters, policies and targets that cannot be imported."""
     for group in registry.GROUPS:
         for name, point in registry.points(group).items():
             try:

@@ -35,7 +35,7 @@ def describe() -> dict[str, Any]:
         "gpu": gpu,
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {name: number for name in PACKAGES if (number := _version(name))},
     }
 
 
@@ -100,11 +100,11 @@ def used_by_others(samples: Sequence[Mapping[str, Any]]) -> tuple[float, float] 
 
     None where it was not measured.
     """
-    known = [(s["others"], s["over"]) for s in samples if s.get("others") is not None and s.get("over")]
-    if not known:
+    pairs = [(s["others"], s["over"]) for s in samples if s.get("others") is not None and s.get("over")]
+    if not pairs:
         return None
-    mean = sum(others * over for others, over in known) / sum(over for _, over in known)
-    return mean, max((others for others, over in known if over >= LONG), default=mean)
+    mean = sum(others * over for others, over in pairs) / sum(over for _, over in pairs)
+    return mean, max((others for others, over in pairs if over >= LONG), default=mean)
 
 
 def split_load(load: Sequence[Mapping[str, Any]]) -> tuple[list[float | None], list[Mapping[str, Any]]]:

@@ -33,19 +33,19 @@ def policy_names(text: str) -> tuple[str, ...]:
     text = re.sub(r",\s+", ",", text.strip())
     if len(parts := text.split()) > 1:
         return _checked(parts)
-    found: list[str] = []
+    names: list[str] = []
     for part in text.split(","):
         name = part.partition("?")[0].partition(":")[0]
-        known = name in registry.names("policies") or name.rpartition("-")[0] == "static"
-        if found and "?" in found[-1] and not known:
-            found[-1] += f",{part}"
+        is_policy = name in registry.names("policies") or name.rpartition("-")[0] == "static"
+        if names and "?" in names[-1] and not is_policy:
+            names[-1] += f",{part}"
         else:
-            found.append(part)
-    if not any(found):
+            names.append(part)
+    if not any(names):
         raise UserError("no policy is named: give names of `draftwise policies`, such as auto,static-5")
-    if not all(found):
+    if not all(names):
         raise UserError(f"policies {text!r} has an empty name: give A,B")
-    return _checked(found)
+    return _checked(names)
 
 
 def _checked(policies: Sequence[str]) -> tuple[str, ...]:

@@ -37,8 +37,8 @@ def summarize(rows: Sequence[Row], *, methods: Sequence[str], greedy: bool, seed
             which = [i for i in shared if name in ("all", category[i])]
             plain = [by_method[BASELINE][i] for i in which]
             for m in here:
-                mine = [by_method[m][i] for i in which]
-                results.append(_row(m, name, batch, mine, plain, greedy=greedy, seed=seed))
+                rows_of_method = [by_method[m][i] for i in which]
+                results.append(_row(m, name, batch, rows_of_method, plain, greedy=greedy, seed=seed))
     return sorted(results, key=lambda r: (r["batch"], r["category"] != "all"))
 
 
@@ -46,37 +46,37 @@ def _row(
     method: str,
     category: str,
     batch: int,
-    mine: Sequence[Row],
+    rows: Sequence[Row],
     plain: Sequence[Row],
     *,
     greedy: bool,
     seed: int,
 ) -> Row:
-    seconds, tokens, rounds = _total(mine, "seconds"), _total(mine, "new_tokens"), _total(mine, "rounds")
-    drafted, accepted = _total(mine, "drafted"), _total(mine, "accepted")
+    seconds, tokens, rounds = _total(rows, "seconds"), _total(rows, "new_tokens"), _total(rows, "rounds")
+    drafted, accepted = _total(rows, "drafted"), _total(rows, "accepted")
     phases: Counter[str] = Counter()
     pulls: Counter[str] = Counter()
-    for row in mine:
+    for row in rows:
         phases.update(row["seconds_by_phase"])
         pulls.update(row["pulls"])
     return {
         "method": method,
-        "engine": mine[0]["engine"] if mine else "",
+        "engine": rows[0]["engine"] if rows else "",
         "category": category,
         "batch": batch,
-        "prompts": len(mine),
+        "prompts": len(rows),
         "new_tokens": tokens,
         "seconds": seconds,
         "tokens_per_s": tokens / seconds,
-        "speedup": speedup(mine, plain, per_token=not greedy),
-        "interval": (interval(mine, plain, per_token=not greedy, seed=seed) if len(mine) >= FEWEST else None),
-        "mean_of_ratios": mean_rate(mine) / mean_rate(plain),
+        "speedup": speedup(rows, plain, per_token=not greedy),
+        "interval": (interval(rows, plain, per_token=not greedy, seed=seed) if len(rows) >= FEWEST else None),
+        "mean_of_ratios": mean_rate(rows) / mean_rate(plain),
         "mean_accepted": accepted / rounds,
         "tokens_per_round": tokens / rounds,
         "acceptance_rate": accepted / drafted if drafted else None,
         "rounds": rounds,
         "seconds_by_phase": dict(phases),
-        "identical": sum(bool(r["identical"]) for r in mine) if greedy else None,
+        "identical": sum(bool(r["identical"]) for r in rows) if greedy else None,
         "pulls": dict(pulls.most_common()),
     }
 
@@ -93,11 +93,11 @@ def identical(rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-def speedup(mine: Sequence[Row], plain: Sequence[Row], *, per_token: bool = False) -> float:
+def speedup(rows: Sequence[Row], plain: Sequence[Row], *, per_token: bool = False) -> float:
     """Total time of plain decoding over that of a method; `per_token` divides each by its tokens."""
-    ratio = _total(plain, "seconds") / _total(mine, "seconds")
+    ratio = _total(plain, "seconds") / _total(rows, "seconds")
     if per_token:
-        ratio *= _total(mine, "new_tokens") / _total(plain, "new_tokens")
+        ratio *= _total(rows, "new_tokens") / _total(plain, "new_tokens")
     return float(ratio)
 
 

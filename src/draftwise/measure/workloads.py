@@ -62,8 +62,8 @@ def load(name: str, *, seed: int = 0) -> list[Prompt]:
             raise UserError(f"workload {name!r} needs its folder: write {kind}:PATH")
         return _data_set(kind, Path(path))
     if not Path(name).is_file():
-        known = ", ".join(["spec-bench", *MOVING, *(f"{s}:PATH" for s in SETS)])
-        raise UserError(f"no workload or file {name!r}: choose from {known}, or name a JSONL file")
+        choices = ", ".join(["spec-bench", *MOVING, *(f"{s}:PATH" for s in SETS)])
+        raise UserError(f"no workload or file {name!r}: choose from {choices}, or name a JSONL file")
     return load_prompts(name)
 
 
@@ -94,7 +94,7 @@ def choose(
 
 
 def validation(prompt: Prompt) -> bool:
-    """Whether a prompt is kept for tuning: a quarter of all, by the SHA-256 of its text."""
+    """Return whether a prompt is kept for tuning: a quarter of all, by the SHA-256 of its text."""
     return sha256(prompt.text.encode()).digest()[0] % 4 == 0
 
 
@@ -156,16 +156,16 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except (gzip.BadGzipFile, ZlibError, EOFError) as error:
         raise UserError(f"cannot read {path}: damaged or no gzip file; get it again") from error
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"cannot read {path}: {said}") from error
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"cannot read {path}: {reason}") from error
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = parse_json(line)
         except ValueError as error:
-            said = getattr(error, "msg", str(error))
-            raise UserError(f"{path}, line {number}: not JSON ({said})") from error
+            reason = getattr(error, "msg", str(error))
+            raise UserError(f"{path}, line {number}: not JSON ({reason})") from error
         if not isinstance(row, dict):
             raise UserError(f"{path}, line {number}: not an object")
         yield number, row
@@ -190,7 +190,7 @@ def phased(prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
         for category in shuffle.sample(list(left), len(left)):
             phases += left[category][:STRETCH]
             left[category] = left[category][STRETCH:]
-        left = {category: mine for category, mine in left.items() if mine}
+        left = {category: rest for category, rest in left.items() if rest}
     return phases
 
 
@@ -230,7 +230,7 @@ def _shuffled(prompts: Sequence[Prompt], shuffle: Random) -> dict[str, list[Prom
     categories: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         categories.setdefault(prompt.category, []).append(prompt)
-    return {category: shuffle.sample(mine, len(mine)) for category, mine in categories.items()}
+    return {category: shuffle.sample(group, len(group)) for category, group in categories.items()}
 
 
 MOVING: Mapping[str, Callable[[Sequence[Prompt], int], list[Prompt]]] = {

@@ -43,19 +43,19 @@ def exact_of(target: Target, prompt: Sequence[int], length: int, sampling: Sampl
     The target reads every beginning of every text, without a draft. Keep the vocabulary, or `top_k`, and
     `length` small.
     """
-    known: dict[Text, float] = {(): 1.0}
+    probs: dict[Text, float] = {(): 1.0}
     for _ in range(length):
         requests = [
             Request(-1 - i, [*prompt, *text], len(prompt), sampling, Random(i), Random(i))
-            for i, text in enumerate(known)
+            for i, text in enumerate(probs)
         ]
         longer: dict[Text, float] = {}
-        for request, (text, p) in zip(requests, known.items(), strict=True):
+        for request, (text, p) in zip(requests, probs.items(), strict=True):
             for token, chance in enumerate(after(target, request)):
                 if chance > 0.0:
                     longer[(*text, token)] = p * chance
-        known = longer
-    return known
+        probs = longer
+    return probs
 
 
 def after(target: Target, request: Request) -> list[float]:

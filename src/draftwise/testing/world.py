@@ -25,8 +25,8 @@ def second_order(vocab_size: int = VOCABULARY, *, seed: int = 7) -> Distribution
     logits = np.log(rows * (1.0 - 0.015 * vocab_size) + 0.015)
 
     def distribution(history: Sequence[int]) -> Vector:
-        found: Vector = logits[history[-2] if len(history) > 1 else 0, history[-1]]
-        return found
+        row: Vector = logits[history[-2] if len(history) > 1 else 0, history[-1]]
+        return row
 
     return distribution
 

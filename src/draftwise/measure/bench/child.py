@@ -58,7 +58,7 @@ class Child(Peer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it was asked for, and what it chose."""
+        """The settings that it was asked for, and those that it chose."""
         return self.given | self.ready
 
     def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:

@@ -56,7 +56,7 @@ class Compiled(Transformers):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it runs with, and how often it compiled while it was measured, which should be never."""
+        """Its settings, and how often it compiled while it was measured, which should be never."""
         shapes = "any width, prompts eager" if self.drafts else "static, prompts eager"
         own = {"cache": f"static, in steps of {self.slots}", "compiled": f"TorchInductor, {shapes}"}
         late = {"compiled while measured": self.late} if self.late else {}
@@ -94,7 +94,6 @@ class Compiled(Transformers):
 
     @contextmanager
     def _counted(self) -> Iterator[list[int]]:
-        """A hook would be compiled with the passes, again for each text; plain decoding needs none."""
         if self.drafts:
             with super()._counted() as lengths:
                 yield lengths

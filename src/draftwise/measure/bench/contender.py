@@ -34,7 +34,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What one contender wrote: the token ids after the prompt, end tokens included, and the time.
+    """A text of one contender: the token ids after the prompt, end tokens included, and the time.
 
     `rounds` is the number of target passes and `accepted` counts committed draft tokens. For our own methods
     `log` has every round, and accepted tokens count before the text is cut at its end.
@@ -107,5 +107,5 @@ class Peer(Contender):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it runs with, after the engine has chosen, as JSON."""
+        """Its settings, after the engine has chosen, as JSON."""
         raise NotImplementedError

@@ -84,8 +84,8 @@ class Journal:
         except Timeout:
             raise UserError(f"another run writes to {folder}: wait for it, or name another folder") from None
         except OSError as error:
-            said = error.strerror or error
-            raise UserError(f"cannot write to {folder}: {said}; name another folder") from error
+            reason = error.strerror or error
+            raise UserError(f"cannot write to {folder}: {reason}; name another folder") from error
         try:
             self.starts = [*self._begun(), load]
             self.done: dict[str, Row] = {row["key"]: row for row in _read(folder / FILES[0])}
@@ -98,13 +98,13 @@ class Journal:
         """Keep the data of units that are completely finished, and drop the rest."""
         whole = {key for unit in units for key in unit.keys if all(k in self.done for k in unit.keys)}
         self.done = {key: row for key, row in self.done.items() if key in whole}
-        known = {_place(row) for row in self.done.values()}
+        places = {_place(row) for row in self.done.values()}
         self._keep("prompts.jsonl", lambda row: row["key"] in whole)
         for name in FILES[1:]:
-            self._keep(name, lambda row: _place(row) in known)
+            self._keep(name, lambda row: _place(row) in places)
 
     def finished(self, unit: Unit) -> bool:
-        """Whether all lines of a unit are there."""
+        """Return whether all lines of a unit are there."""
         return all(key in self.done for key in unit.keys)
 
     def finish(
@@ -125,30 +125,30 @@ class Journal:
         Raises:
             UserError: the memory is missing.
         """
-        mine = [row["key"] for row in self.done.values() if row["method"] == method]
-        if not mine:
+        keys = [row["key"] for row in self.done.values() if row["method"] == method]
+        if not keys:
             return None
         for path in (self._state(method), self._state(method).with_suffix(".next")):
             try:
                 saved = json.loads(path.read_text())
             except (OSError, json.JSONDecodeError):
                 continue
-            if saved["after"] == mine[-1]:
+            if saved["after"] == keys[-1]:
                 return saved["memory"]
         raise UserError(f"{self._state(method)} does not fit the last line of {method}: name another folder")
 
     def note(self, method: str, facts: Mapping[str, Any]) -> None:
         """Keep facts about a method beside those that are known."""
-        known = self.notes()
-        write_json(self.folder / NOTES, known | {method: known.get(method, {}) | dict(facts)})
+        notes = self.notes()
+        write_json(self.folder / NOTES, notes | {method: notes.get(method, {}) | dict(facts)})
 
     def notes(self) -> dict[str, dict[str, Any]]:
         """The facts about each method, also of an interrupted run that this one continues."""
         try:
-            found: dict[str, dict[str, Any]] = json.loads((self.folder / NOTES).read_text())
+            notes: dict[str, dict[str, Any]] = json.loads((self.folder / NOTES).read_text())
         except (OSError, ValueError):
             return {}
-        return found
+        return notes
 
     def rows(self) -> list[Row]:
         """All finished lines of `prompts.jsonl`."""
@@ -223,16 +223,16 @@ def _read(path: Path) -> Iterator[Row]:
             try:
                 row = parse_json(line)
             except ValueError as error:
-                said = f"{path}, line {number}: not JSON; fix it or name another folder"
-                raise UserError(said) from error
+                message = f"{path}, line {number}: not JSON; fix it or name another folder"
+                raise UserError(message) from error
             if not _ours(row, path.name):
-                said = f"{path}, line {number}: no line of a run; fix it or name another folder"
-                raise UserError(said)
+                message = f"{path}, line {number}: no line of a run; fix it or name another folder"
+                raise UserError(message)
             yield row
 
 
 def _ours(row: Any, name: str) -> bool:
-    """Whether a line has the fields that a run writes to this file, and its place in the run."""
+    """Return whether a line has the fields that a run writes to this file, and its place in the run."""
     if not isinstance(row, dict) or not row.keys() >= (FINISHED if name == FILES[0] else PLACE):
         return False
     method, batch, prompt = _place(row)

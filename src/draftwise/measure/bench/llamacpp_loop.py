@@ -63,7 +63,7 @@ class Reader:
 
     def read(self, tokens: Sequence[int], rows: int = 1) -> NDArray[np.float32]:
         """Read tokens; returns the logits after the last `rows` of them, until the next call."""
-        found = np.empty((0, self.width), np.float32)
+        rows_read = np.empty((0, self.width), np.float32)
         for start in range(0, len(tokens), self.most):
             part = tokens[start : start + self.most]
             n = len(part)
@@ -76,8 +76,8 @@ class Reader:
                 raise ChildError(f"llama_decode returned {code} at position {self.at}")
             self.at += n
             logits = self.api.llama_get_logits(self.context)
-            found = np.ctypeslib.as_array(logits, (min(rows, n), self.width))
-        return found
+            rows_read = np.ctypeslib.as_array(logits, (min(rows, n), self.width))
+        return rows_read
 
     def close(self) -> None:
         """Free the context."""
@@ -127,10 +127,10 @@ class ModelDraft:
         self.held = np.empty(0, np.int32)
 
     def __call__(self, input_ids: NDArray[np.int32], /, **_: Any) -> NDArray[np.int32]:
-        """What may follow these tokens."""
-        known = min(len(self.held), len(input_ids) - 1)
-        differ = np.flatnonzero(self.held[:known] != input_ids[:known])
-        same = int(differ[0]) if len(differ) else known
+        """Return what may follow these tokens."""
+        length = min(len(self.held), len(input_ids) - 1)
+        differ = np.flatnonzero(self.held[:length] != input_ids[:length])
+        same = int(differ[0]) if len(differ) else length
         self.reader.cut(same)
         new, drafted = input_ids[same:].tolist(), list[int]()
         while len(drafted) < self.length:
@@ -145,7 +145,7 @@ class ModelDraft:
 
 
 def faster_flash(file: str, *, context: int, threads: int, cache: str) -> bool:
-    """Whether flash attention is faster for this model here, by a short text written both ways in turns.
+    """Return whether flash attention is faster for this model here: a short text is written both ways.
 
     Never with keys and values in float32, which it would round.
     """

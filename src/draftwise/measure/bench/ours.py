@@ -80,13 +80,13 @@ class Models:
         return {spec.text: everyone[spec.text] for spec in self.drafters}
 
     def layouts(self) -> dict[str, str]:
-        """How many layers of each model are packed."""
+        """Return how many layers of each model are packed."""
         from ...models.weights.packed import layouts
 
         return layouts({"target": self.target, **self.shared})
 
     def compiled(self) -> dict[str, str]:
-        """How the passes of each model are run."""
+        """Return how the passes of each model are run."""
         from ...models.runner.executors.inductor_cpu import describe_passes
 
         return describe_passes({"target": self.target, **self.shared})
@@ -121,7 +121,7 @@ class Watch:
 
 
 def _sight(decision: Decision, outcome: Outcome) -> Sight:
-    """What a round showed; entropies only if a rule of it read them."""
+    """Return what a round showed; entropies only if a rule of it read them."""
     read = "entropy" in needs(decision.stops)
     entropy = tuple(round(s.entropy, 4) for s in outcome.signals if read)
     return Sight(entropy, None if isnan(outcome.overlap) else round(outcome.overlap, 4))
@@ -153,7 +153,7 @@ class Policy(Contender):
         return texts
 
     def memory(self) -> Any:
-        """What the policy has learned, and the state of its random generator."""
+        """Return what the policy has learned, and the state of its random generator."""
         version, words, gauss = self.loop.rng.getstate()
         return {"policy": dump(self.loop.policy), "rng": [version, list(words), gauss]}
 
@@ -166,9 +166,9 @@ class Policy(Contender):
     def _build(self) -> Loop:
         policy = parse_policy(self.name)
         team = composed(self.models.team(), policy)
-        made = decide(policy, team, self.models.tokenizer, {name: parse_drafter(name) for name in team})
+        method = decide(policy, team, self.models.tokenizer, {name: parse_drafter(name) for name in team})
         return Loop(
-            self.models.target, complete(team, made), made.policy, Watch(made.recorder), seed=self.seed
+            self.models.target, complete(team, method), method.policy, Watch(method.recorder), seed=self.seed
         )
 
 
@@ -181,11 +181,11 @@ def _run(loop: Loop, items: Sequence[Item], generation: Generation, eos: frozens
         for round in unfailed(loop.step()):
             rounds[round.request].append(round)
     seconds = perf_counter() - start
-    charged = sum(r.seconds.total for mine in rounds.values() for r in mine)
+    charged = sum(r.seconds.total for sight_list in rounds.values() for r in sight_list)
     watch = loop.recorder
     sights = [watch.take(r.id, rounds[r.id]) if isinstance(watch, Watch) else [] for r in requests]
-    for mine in filter(None, sights):
-        mine[-1] = replace(mine[-1], values=arm_values(loop.policy))
+    for sight_list in filter(None, sights):
+        sight_list[-1] = replace(sight_list[-1], values=arm_values(loop.policy))
     return [_text(rounds[r.id], s, seconds / charged) for r, s in zip(requests, sights, strict=True)]
 
 

@@ -54,8 +54,8 @@ def names(text: str) -> list[str]:
 def _check_name(name: str) -> str:
     spec = registry.parse(name)
     if spec.path not in ENGINES.get(spec.name, ()):
-        known = ", ".join(f"{engine}:{mode}" for engine, modes in ENGINES.items() for mode in modes)
-        raise UserError(f"no peer {name!r}: choose from {known}, or an engine for all its modes")
+        names = ", ".join(f"{engine}:{mode}" for engine, modes in ENGINES.items() for mode in modes)
+        raise UserError(f"no peer {name!r}: choose from {names}, or an engine for all its modes")
     return name
 
 
@@ -191,7 +191,6 @@ class Peers:
         return str(self.built[key])
 
     def _weights(self, name: str) -> str:
-        """Return a model's weights in words."""
         spec = parse_drafter(name)
         return str(find_file(spec.path)) if spec.is_gguf else f"{spec.path} converted to float32"
 
@@ -210,7 +209,7 @@ class Peers:
 
     @property
     def _load(self) -> dict[str, Any]:
-        """How Transformers loads a model; compiling in our way is not part of it."""
+        """The options with which Transformers loads a model; compiling in our way is not part of it."""
         return {name: value for name, value in self.load.items() if name != "compile"}
 
     def _assistant(self, drafter: str) -> Any:

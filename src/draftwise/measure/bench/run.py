@@ -28,7 +28,7 @@ from .runner import Progress, Runner, copying
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a run measures. `batch` may list several sizes; 0 means no limit."""
+    """The settings of a run. `batch` may list several sizes; 0 means no limit."""
 
     workload: str
     target: str = "zoo:target"
@@ -99,13 +99,13 @@ def bench(
         runner.copy = copying(models, settings.raw) if settings.peers else None
         try:
             runner.run()
-            found = _results(settings, runner, absent, facts) | {"left_out": left_out}
-            write_json(out / "results.json", found)
+            results = _results(settings, runner, absent, facts) | {"left_out": left_out}
+            write_json(out / "results.json", results)
         finally:
             journal.close()
     finally:
         peers.close()
-    return found
+    return results
 
 
 def _items(prompts: Sequence[Any], models: Models, settings: Settings) -> tuple[list[Item], list[str]]:
@@ -127,7 +127,6 @@ def _items(prompts: Sequence[Any], models: Models, settings: Settings) -> tuple[
 
 
 def _contenders(settings: Settings, models: Models, peers: Peers) -> tuple[list[Contender], list[Absent]]:
-    """Plain decoding first, then the policies, then the available peers."""
     policies = dict.fromkeys([BASELINE, *settings.policies])
     contenders: list[Contender] = [Policy(name, models, seed=settings.seed) for name in policies]
     absent = []
@@ -141,15 +140,14 @@ def _contenders(settings: Settings, models: Models, peers: Peers) -> tuple[list[
 
 
 def _identity(settings: Settings, items: Sequence[Item], facts: dict[str, Any]) -> dict[str, Any]:
-    """What must be unchanged to resume a run: its settings, prompts and machine."""
+    """Return what must be unchanged to resume a run: its settings, prompts and machine."""
     digest = sha256(repr([(i.category, i.ids) for i in items]).encode()).hexdigest()[:16]
     same = {"cpu": facts["cpu"], "threads": facts["threads"], "gpu": facts["gpu"]}
-    mine = {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(settings).items()}
-    return mine | {"prompts_sha": digest} | same | {"versions": facts["versions"]}
+    own = {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(settings).items()}
+    return own | {"prompts_sha": digest} | same | {"versions": facts["versions"]}
 
 
 def _too_large(contenders: Sequence[Contender], batches: Sequence[int]) -> list[Absent]:
-    """The batch sizes that each contender does not support."""
     return [
         Absent(c.name, f"at batch {b}: it takes at most {c.most()} prompt{'s' * (c.most() > 1)} at a time")
         for c in contenders

@@ -217,7 +217,6 @@ class Runner:
         }
 
     def _samples(self) -> set[int]:
-        """The first prompt of each of some categories."""
         first: dict[str, int] = {}
         for item in self.items:
             first.setdefault(item.category, item.index)
@@ -237,7 +236,6 @@ class Runner:
 
 
 def _sight_row(sight: Sight) -> Row:
-    """Return what a round of our own methods showed, for `rounds.jsonl`."""
     row: Row = {}
     if sight.entropy:
         row["entropy"] = list(sight.entropy)

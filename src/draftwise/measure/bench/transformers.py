@@ -70,7 +70,7 @@ class Transformers(Peer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it runs with."""
+        """Its settings."""
         given = {} if self.mode.assistant is None else dict(self.mode.assistant)
         loaded = {"dtype": str(self.model.dtype).removeprefix("torch."), "threads": torch.get_num_threads()}
         kinds = {"attention": self.model.config._attn_implementation}
@@ -116,7 +116,6 @@ class Transformers(Peer):
             self.config.num_assistant_tokens = memory["num_assistant_tokens"]
 
     def _fresh(self) -> Any:
-        """The assistant's generation settings for this mode."""
         if self.assistant is None:
             return None
         config = deepcopy(self.assistant.generation_config)
@@ -137,7 +136,6 @@ class Transformers(Peer):
             self.assistant.generation_config = before
 
     def _counted(self) -> AbstractContextManager[list[int]]:
-        """The tokens of each pass meanwhile."""
         return passes(self.model)
 
     def _call(self, items: Sequence[Item], generation: Generation) -> dict[str, Any]:

@@ -45,8 +45,10 @@ def candidates(policy: str, grid: Grid | None = None) -> list[str]:
     merged = {**GRIDS.get(spec.name, {}), **(grid or {})}
     free = {name: values for name, values in merged.items() if name not in fixed}
     if not free:
-        known = ", ".join(GRIDS)
-        raise UserError(f"nothing to tune in {policy!r}: give --grid option=A,B; there are grids for {known}")
+        tunable = ", ".join(GRIDS)
+        raise UserError(
+            f"nothing to tune in {policy!r}: give --grid option=A,B; there are grids for {tunable}"
+        )
     return [
         _text(spec.name, fixed | dict(zip(free, values, strict=True))) for values in product(*free.values())
     ]

@@ -64,7 +64,6 @@ def load(asked: Mapping[str, Any]) -> tuple[Write, dict[str, Any]]:
 
 
 def _counted(engine: Any, name: str) -> int:
-    """Return the tokens so far, as vLLM counts them."""
     return int(sum(metric.value for metric in engine.get_metrics() if metric.name == name))
 
 

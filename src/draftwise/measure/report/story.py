@@ -108,7 +108,7 @@ def _origin(results: Results) -> dict[str, str]:
     memory = f"{machine['memory_gb']} GB" if machine.get("memory_gb") else ""
     parts = (machine.get("cpu"), *counts, memory, machine.get("gpu"))
     versions = machine.get("versions") or {}
-    found = {
+    origin = {
         "Date": str(run.get("date", "")),
         "Command": f"`{run['command']}`" if run.get("command") else "",
         "Machine of the costs" if results.is_replay else "Machine": ", ".join(
@@ -116,18 +116,18 @@ def _origin(results: Results) -> dict[str, str]:
         ),
         "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
     }
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in origin.items() if text}
 
 
 def _load(results: Results) -> dict[str, Any]:
     """The machine's load in two lines."""
     starts, samples = split_load(results.load)
-    known = [start for start in starts if start is not None]
-    found: dict[str, Any] = {"load at the start": known} if known else {}
+    averages = [start for start in starts if start is not None]
+    load: dict[str, Any] = {"load at the start": averages} if averages else {}
     if used := used_by_others(samples):
         mean, peak = used
-        found["cores used by others"] = f"{mean:.2f} on average, {peak:.2f} at most"
-    return found
+        load["cores used by others"] = f"{mean:.2f} on average, {peak:.2f} at most"
+    return load
 
 
 def _draw(results: Results, folder: Path) -> list[Drawn]:
@@ -184,10 +184,10 @@ def _subtitle(results: Results) -> str:
 def _costs(settings: Mapping[str, Any]) -> str:
     """The cost table behind the times of a replay."""
     costs = settings.get("costs")
-    found = costs if isinstance(costs, Mapping) else {}
-    if found.get("source") == "measured":
+    table = costs if isinstance(costs, Mapping) else {}
+    if table.get("source") == "measured":
         return "the costs measured with the trace"
-    return f"the cost profile `{found['name']}`, not measured" if found.get("name") else "its cost table"
+    return f"the cost profile `{table['name']}`, not measured" if table.get("name") else "its cost table"
 
 
 def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:

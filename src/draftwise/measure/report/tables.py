@@ -73,8 +73,8 @@ def optimum(records: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _taken(seconds: float, least: float) -> Cell:
-    known = seconds == seconds and seconds > 0
-    return Cell(f"{seconds:,.2f} s ({100 * least / seconds:.0f} %)", seconds) if known else Cell(NOTHING)
+    is_known = seconds == seconds and seconds > 0
+    return Cell(f"{seconds:,.2f} s ({100 * least / seconds:.0f} %)", seconds) if is_known else Cell(NOTHING)
 
 
 def policies(simulation: Mapping[str, Any]) -> Table:
@@ -154,8 +154,8 @@ def _interval(interval: tuple[float, float]) -> Cell:
 
 def _spread(mean: float, error: float | None) -> Cell:
     """A mean over seeds and its standard error; a single seed has none."""
-    known = error is not None and error == error
-    return Cell(f"{mean:,.1f} ± {error:,.1f}" if known else f"{mean:,.1f}", mean)
+    is_known = error is not None and error == error
+    return Cell(f"{mean:,.1f} ± {error:,.1f}" if is_known else f"{mean:,.1f}", mean)
 
 
 def best(results: Results, *kinds: str) -> Row | None:

@@ -21,7 +21,7 @@ from .text import Acceptance, SimArm, Text, Worth, by_reward
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a learner did on one or more texts.
+    """The course of a learner on one or more texts.
 
     `played` and `accepted` have one number per round, `fixed` the rounds that each arm alone would have
     needed for the same texts. The last round of a text may be cut; `accepted` counts before that.

@@ -48,7 +48,7 @@ class World:
 
 @dataclass(slots=True)
 class Track:
-    """What a player had used up at each mark: one list per seed, one number per mark."""
+    """Rounds and seconds of a player up to each mark: one list per seed, one number per mark."""
 
     rounds: list[list[int]] = field(default_factory=list)
     seconds: list[list[float]] = field(default_factory=list)
@@ -60,7 +60,7 @@ class Track:
 
 @dataclass(slots=True)
 class Course(Track):
-    """What a player did: also the rounds of each arm by stretch (arms, marks), and switches."""
+    """The course of a player: also the rounds of each arm by stretch (arms, marks), and switches."""
 
     pulls: Vector = field(kw_only=True)
     switches: int = 0
@@ -108,7 +108,6 @@ def _at(texts: Sequence[Text], marks: Sequence[int], arm: int) -> Iterator[tuple
 
 
 def _follow(player: Player, course: Course, world: World, texts: Sequence[Text], rng: Random) -> None:
-    """One player through all texts of a seed."""
     learner, runs = player.new(len(world.arms)), list[Run]()
     for number, text in enumerate(texts):
         if number and not player.keep:
@@ -140,7 +139,7 @@ def _record(
     fixed = {key: np.stack([track.curves()[key] for track in alone]) for key in ("rounds", "seconds")}
     means = fixed["seconds"].mean(axis=1)
     stretches = np.diff(means, axis=1, prepend=0.0)
-    found = []
+    policies = []
     for player, course in zip(players, courses, strict=True):
         curves = course.curves()
         row: dict[str, Any] = {"policy": player.name}
@@ -156,8 +155,8 @@ def _record(
         row["best_choices"] = float(hits.sum() / course.pulls.sum())
         row["pulls"] = course.pulls.sum(axis=1).astype(int).tolist()
         row["switches"] = course.switches / len(course.rounds)
-        found.append(row)
-    return {"marks": world.marks, "arms": _arms(world, fixed), "policies": found}
+        policies.append(row)
+    return {"marks": world.marks, "arms": _arms(world, fixed), "policies": policies}
 
 
 def _error(values: Vector) -> list[float | None]:

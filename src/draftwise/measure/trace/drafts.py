@@ -365,8 +365,8 @@ def _draft_spans(
     views = [text.request(next(ids), start) for start, _ in spans]
     jobs = [Job(view, n, READ_ALL, rows=rows) for view, n in zip(views, lengths, strict=True) if n > 0]
     _share_cache(drafter, whole, [job.request for job in jobs])
-    made = iter(drafter.draft(jobs) if jobs else ())
-    drafts = [next(made) if n > 0 else Draft() for n in lengths]
+    answers = iter(drafter.draft(jobs) if jobs else ())
+    drafts = [next(answers) if n > 0 else Draft() for n in lengths]
     for view, draft in zip(views, drafts, strict=True):
         drafter.close(view)
         if draft.dist is not None or not draft.is_chain:
@@ -387,10 +387,10 @@ def _share_cache(drafter: Any, whole: Request, views: Sequence[Request]) -> None
         return  # with a window each position sees another text
     for view in views:
         drafter.runner.open(view.id)
-        known = min(len(view.tokens), drafter.cached[whole.id].base) - 1
+        length = min(len(view.tokens), drafter.cached[whole.id].base) - 1
         ids = drafter.runner.request_ids
-        drafter.runner.share(ids.index(view.id), ids.index(whole.id), known)
-        drafter.cached[view.id] = CachedText(known)
+        drafter.runner.share(ids.index(view.id), ids.index(whole.id), length)
+        drafter.cached[view.id] = CachedText(length)
 
 
 # -- models on sampled texts ----------------------------------------------------------------------------

@@ -117,7 +117,6 @@ def record(
 
 
 def _check_drafter(name: str, drafter: Drafter) -> None:
-    """Reject drafters and settings that a trace cannot hold."""
     if isinstance(drafter, Waiter):
         raise UserError(f"drafter {name}: it continues from the target's hidden states, {UNHELD}")
     if isinstance(drafter, Member):

@@ -87,7 +87,6 @@ def _naming(policy: str) -> Iterator[None]:
 
 
 def _write_rounds(replay: Replay, state: ReplayState, about: Row, file: TextIO) -> Iterator[Round]:
-    """Yield the rounds of one text, each written as it comes."""
     for number, round in enumerate(replay.replay(state)):
         seconds = {phase: s for phase, s in asdict(round.seconds).items() if s}
         row = about | {"round": number} | round_row(round, seconds)
@@ -204,7 +203,7 @@ def foreseen(trace: Trace, costs: Costs, *, progress: Progress | None = None) ->
             progress(i + 1, len(trace))
     return trust(costs) | {
         "costs": costs_json(costs),
-        "results": [_oracle_row(key, mine) for key, mine in sums.items()],
+        "results": [_oracle_row(key, category_sums) for key, category_sums in sums.items()],
         "lengths": {str(i): [[s.position, s.drafter, s.drafted] for s in b.steps] for i, b in paths.items()},
     }
 
@@ -228,6 +227,6 @@ def _oracle_row(category: str, sums: Mapping[Any, float]) -> Row:
 
 
 def _best_length(name: str, arms: Mapping[Arm, float]) -> Row:
-    mine = {length: s for (who, length), s in arms.items() if who == name}
-    length = min(mine, key=mine.__getitem__)
-    return {"length": length, "seconds": mine[length]}
+    seconds = {length: s for (who, length), s in arms.items() if who == name}
+    length = min(seconds, key=seconds.__getitem__)
+    return {"length": length, "seconds": seconds[length]}

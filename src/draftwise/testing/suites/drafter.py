@@ -184,7 +184,7 @@ def _row(row: Any) -> Row:
 
 
 def _wrong(now: Signals, read: frozenset[str]) -> str:
-    """What cannot be right about signals, of which `read` are those that a rule reads."""
+    """Return what cannot be right about signals, of which `read` are those that a rule reads."""
     if not -1e-6 <= now.chosen <= 1.0 + 1e-6:
         return f"chosen = {now.chosen}"
     if not -1e-6 <= now.top2 <= now.top1 + 1e-6 <= 1.0 + 2e-6:
@@ -295,7 +295,7 @@ class UpkeepChecks(TextChecks):
 
     @property
     def _grades(self) -> Probe:
-        """What the drafter says of its own drafts, greedy and sampled."""
+        """The drafter's grades of its own drafts, greedy and sampled."""
         drafter: Any = self.fresh(type(self).target())
         if not isinstance(drafter, Grader):
             skip("it does not grade itself")
@@ -377,7 +377,7 @@ class Probe:
 
 
 class DrafterSuite(DraftChecks, UpkeepChecks):
-    """What a drafter must do, as checks that pytest collects; `drafter_suite` makes one."""
+    """The duties of a drafter, as checks that pytest collects; `drafter_suite` makes one."""
 
 
 def drafter_suite(

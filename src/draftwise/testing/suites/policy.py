@@ -68,15 +68,15 @@ class PolicyWatch(Watch):
 
 def replay(policy: Any, events: Sequence[tuple[str, tuple[Any, ...]]], *, seed: int) -> list[Any]:
     """Play the calls of a tape to a policy; its decisions, None where it raised."""
-    rng, made = Random(seed), []
+    rng, decisions = Random(seed), []
     for name, args in events:
         try:
             answer = getattr(policy, name)(*args, rng) if name == "choose" else getattr(policy, name)(*args)
         except Exception:  # what raises is found by another check
             answer = None
         if name == "choose":
-            made.append(answer)
-    return made
+            decisions.append(answer)
+    return decisions
 
 
 def parting(one: Sequence[Decision], other: Sequence[Decision]) -> int | None:
@@ -154,8 +154,8 @@ class Games(Suite):
     @property
     def game(self) -> Game:
         """Many texts: greedy and sampled, in batches, some closed early, with a drafter that fails."""
-        found: Game = self.once("game", self._play)
-        return found
+        game: Game = self.once("game", self._play)
+        return game
 
     def _play(self) -> Game:
         game = self.start(faulty=True)
@@ -170,14 +170,14 @@ def team(chosen: Method, *, faulty: bool = False) -> dict[str, Drafter]:
     """The drafters of a run, and the one that asks all others where an arm names it."""
     faults = {"hint": 40, "draft": 20} if faulty else {}
     near, far = SimDrafter(second_order(seed=8)), SimDrafter(second_order(seed=9), sampled=False)
-    made: dict[str, Any] = {
+    drafters: dict[str, Any] = {
         "near": near,
         "far": DrafterWatch(far, faults).stand_in(),
         "ngram": NgramDrafter(),
     }
     if any(arm.drafter == TOGETHER for arm in chosen.policy.arms):
-        made[TOGETHER] = TogetherDrafter()
-    return made
+        drafters[TOGETHER] = TogetherDrafter()
+    return drafters
 
 
 class TextsDecided(Games):
@@ -194,8 +194,8 @@ class TextsDecided(Games):
         """Texts of three tokens, counted against the exact probability of each."""
         game = self.start()
         game.run([PROMPTS[0]] * self.samples, SAMPLED, batch=3)
-        known = exact_of(small_target(), PROMPTS[0], 3, SAMPLED)
-        p = p_value(Counter(map(tuple, game.texts.values())), known)
+        expected = exact_of(small_target(), PROMPTS[0], 3, SAMPLED)
+        p = p_value(Counter(map(tuple, game.texts.values())), expected)
         if p < SURE:
             fail(f"{self.samples} texts do not have the target's distribution (p = {p:.1e})", LEAVE)
 
@@ -206,8 +206,8 @@ class TextsDecided(Games):
             game.run(PROMPTS, GREEDY, batch=3)
             self._own(game.texts, f"after call {turn} of {name} raised")
             if game.tape.errors and not self.game.tape.errors:
-                said = f"{game.tape.errors[0]}, after call {turn} of {name} raised"
-                fail(said, "a decision that was made may never be learned from")
+                message = f"{game.tape.errors[0]}, after call {turn} of {name} raised"
+                fail(message, "a decision that was made may never be learned from")
 
     def test_contexts_and_texts_are_left_as_they_are(self) -> None:
         """Neither `choose` nor `open` changes what it is shown."""
@@ -331,7 +331,7 @@ def _leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class PolicySuite(TextsDecided, KeptChecks):
-    """What a policy must do, as checks that pytest collects; `policy_suite` makes one."""
+    """The duties of a policy, as checks that pytest collects; `policy_suite` makes one."""
 
     def test_it_has_every_method_of_the_role(self) -> None:
         """`choose`, `learn`, `close`, and the attributes `arms` and `reads_hints`."""
@@ -402,14 +402,14 @@ class PolicySuite(TextsDecided, KeptChecks):
         """1 where nothing is random, NaN where the chance has no closed form, else how often it is chosen."""
         policy = self.fresh().policy
         replay(policy, self.game.tape.events, seed=0)
-        n, found = 600, dict[int, list[float]]()
+        n, propensities = 600, dict[int, list[float]]()
         for seed in range(n):
             decision = deepcopy(policy).choose(Context(request=1), Random(seed))
             p = decision.propensity
             if not (isnan(p) or 0.0 < p <= 1.0 + 1e-9):
                 fail(f"propensity {p}", "give the probability in (0, 1] that this arm had")
-            found.setdefault(decision.arm, []).append(p)
-        for arm, chances in found.items():
+            propensities.setdefault(decision.arm, []).append(p)
+        for arm, chances in propensities.items():
             p = chances[0]
             if p < 1.0 and abs(len(chances) - n * p) > 5.0 * (n * p * (1.0 - p)) ** 0.5 + 1.0:
                 fail(f"arm {arm} in {len(chances)} of {n} choices with propensity {p:.3f}", "give its chance")

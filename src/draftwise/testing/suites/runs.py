@@ -46,7 +46,7 @@ class Made:
 
     @property
     def drawn(self) -> bool:
-        """Whether the draft says that its tokens were drawn."""
+        """True if the draft says that its tokens were drawn."""
         return self.draft.dist is not None
 
 
@@ -109,7 +109,7 @@ def _requests(first: Any) -> Iterable[Request]:
 
 
 def _state(request: Request, name: str) -> tuple[Any, ...]:
-    """What a drafter must leave alone: in `draft`, everything but the request's generator."""
+    """Return what a drafter must leave alone: in `draft`, everything but the request's generator."""
     kept = (tuple(request.tokens), request.prompt_length, request.sampling, request.uniforms.getstate())
     rest = (request.done, frozenset(request.disabled), request.drawn, request.rounds)
     return (*kept, *rest) if name == "draft" else (*kept, *rest, request.rng.getstate())
@@ -117,7 +117,7 @@ def _state(request: Request, name: str) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a run is made: at most `batch` texts at once, by arms that are drawn each round."""
+    """The settings of a run: at most `batch` texts at once, by arms that are drawn each round."""
 
     sampling: Sampling
     batch: int = 1
@@ -139,7 +139,7 @@ SETTINGS: Mapping[str, Setting] = {
 
 @dataclass
 class Play:
-    """What came of a run: the texts by request, the rounds, and what the drafter was asked and said."""
+    """The results of a run: the texts by request, the rounds, and what the drafter was asked and said."""
 
     watch: DrafterWatch
     loop: Loop
@@ -204,8 +204,8 @@ class Plays(Suite):
 
     def play(self, name: str) -> Play:
         """The run of this name, made once."""
-        found: Play = self.once(name, lambda: self.run(SETTINGS[name]))
-        return found
+        play: Play = self.once(name, lambda: self.run(SETTINGS[name]))
+        return play
 
     @property
     def plays(self) -> dict[str, Play]:
@@ -218,7 +218,7 @@ class Plays(Suite):
         return [made for play in self.plays.values() for made in play.watch.made]
 
     def plain(self, sampling: Sampling, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-        """What the target writes alone."""
+        """Return the target's own texts."""
         play = self.start((Arm("none", 0),))
         play.add(list(play.loop.run(prompts, sampling)))
         return [play.texts[i] for i in range(len(prompts))]
@@ -230,8 +230,8 @@ class TextChecks(Plays):
     @property
     def many(self) -> Play:
         """Many short texts, one at a time."""
-        found: Play = self.once("many", lambda: self._sampled(PLAIN, (Arm(NAME, WORDS),), batch=1))
-        return found
+        play: Play = self.once("many", lambda: self._sampled(PLAIN, (Arm(NAME, WORDS),), batch=1))
+        return play
 
     def test_greedy_text_is_the_targets_own(self) -> None:
         """Token for token, one text at a time."""
@@ -318,8 +318,8 @@ class TextChecks(Plays):
     @property
     def _greedy(self) -> list[list[int]]:
         """The target's own text of each prompt."""
-        found: list[list[int]] = self.once("greedy texts", lambda: self.plain(GREEDY, self.prompts))
-        return found
+        texts: list[list[int]] = self.once("greedy texts", lambda: self.plain(GREEDY, self.prompts))
+        return texts
 
     def _same(self, name: str) -> None:
         __tracebackhide__ = True
@@ -337,11 +337,11 @@ class TextChecks(Plays):
 
     def _fits(self, sampling: Sampling, play: Play) -> None:
         __tracebackhide__ = True
-        known = self.once(
+        expected = self.once(
             f"exact {sampling}",
             lambda: exact_of(type(self).target(), self.prompts[0], WORDS, sampling),
         )
-        p = p_value(Counter(map(tuple, play.texts.values())), known)
+        p = p_value(Counter(map(tuple, play.texts.values())), expected)
         if p < SURE:
             fail(
                 f"{self.samples} texts do not have the target's distribution (p = {p:.1e})",

@@ -38,15 +38,15 @@ class Suite:
     @classmethod
     def failures(cls) -> dict[str, str]:
         """Run all checks, without pytest: the names of those that failed, and what each said."""
-        found = {}
+        messages = {}
         for name in cls.checks():
             try:
                 getattr(cls(), name)()
             except SkipTest:
                 continue
             except Exception as error:
-                found[name] = str(error) if isinstance(error, AssertionError) else one_line(error)
-        return found
+                messages[name] = str(error) if isinstance(error, AssertionError) else one_line(error)
+        return messages
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """Return what `make` returns, made once for the class."""

@@ -64,8 +64,8 @@ def _shares(
     """One panel per method: shares of `label(key)`; colours follow `order`, lengths have ordered shades."""
     categories = results.categories or [""]
     tables = [shares(results.rounds[m], key, label, categories) for m in methods]
-    found = {name for table in tables for name in table if name not in ("none", *order)}
-    labels = [*order, *sorted(found, key=_by_number)]
+    others = {name for table in tables for name in table if name not in ("none", *order)}
+    labels = [*order, *sorted(others, key=_by_number)]
     numbers = {name: i for i, name in enumerate(labels)} | {"none": -1}
     ordered = [name for name in labels if name.startswith("length ")]
     fills = dict(zip(ordered, shades(len(ordered)), strict=True))
@@ -73,8 +73,8 @@ def _shares(
     across = 2 if len(methods) > 1 else 1
     figure, axes = panels(len(methods), columns=across, height=0.2 * len(categories) + 1.0)
     for ax, method, table in zip(axes, methods, tables, strict=True):
-        known = [n for n in numbers if any(n in other for other in tables)]
-        stack(ax, categories, {n: (table.get(n, nothing), numbers[n]) for n in known}, fills)
+        shown = [n for n in numbers if any(n in other for other in tables)]
+        stack(ax, categories, {n: (table.get(n, nothing), numbers[n]) for n in shown}, fills)
         ax.set(xlim=(0, 1), xlabel="share of rounds")
         panel_name(ax, method, columns=across)
     legend_below(figure, *axes, columns=4)
@@ -92,12 +92,12 @@ def shares(
 ) -> dict[str, Floats]:
     """The share of each label in the rounds of each category; 0 where there are no rounds."""
     totals = [rounds.where("category", category) for category in categories]
-    found: dict[str, Floats] = {}
+    table: dict[str, Floats] = {}
     for name in rounds.names[key]:
-        mine = rounds.where(key, name)
-        share = np.array([(mine & total).sum() / max(total.sum(), 1) for total in totals])
-        found[label(name)] = found.get(label(name), 0.0) + share
-    return found
+        mask = rounds.where(key, name)
+        share = np.array([(mask & total).sum() / max(total.sum(), 1) for total in totals])
+        table[label(name)] = table.get(label(name), 0.0) + share
+    return table
 
 
 @PICTURES.add("Draft length along a text")
@@ -118,14 +118,14 @@ def lengths(results: Results) -> Figure:
     best = results.oracle[prompt]
     for ax, method in zip(axes, methods, strict=True):
         rounds = results.rounds[method]
-        mine = rounds.where("prompt", prompt)
-        starts = np.concatenate([[0], np.cumsum(rounds.tokens[mine])[:-1]])
+        mask = rounds.where("prompt", prompt)
+        starts = np.concatenate([[0], np.cumsum(rounds.tokens[mask])[:-1]])
         at, drafted = [t for t, _, _ in best], [n for _, _, n in best]
         curve(ax, at, drafted, label="oracle", drawstyle="steps-post", color=INK, linewidth=1.0)
         curve(
             ax,
             starts,
-            rounds.drafted[mine],
+            rounds.drafted[mask],
             label=method,
             drawstyle="steps-post",
             color=colour(results.number(method)),
@@ -145,20 +145,20 @@ def _varies(rounds: Rounds | None) -> bool:
 
 
 def _one_manner(rounds: Rounds) -> bool:
-    """Whether all arms have the same length, so that drafts vary only where drafters stop."""
+    """Return whether all arms have the same length, so that drafts vary only where drafters stop."""
     return len({manner(arm) for arm in rounds.names["arm"]} - {"none"}) < 2
 
 
 @PICTURES.add("Draft lengths of the oracle")
 def oracle_lengths(results: Results) -> Figure:
     """After DISCO, Figure 4: the share of the oracle's rounds with each draft length."""
-    found = Counter(n for path in results.oracle.values() for _, _, n in path)
-    if not found:
+    counts = Counter(n for path in results.oracle.values() for _, _, n in path)
+    if not counts:
         raise Missing("the oracle's draft lengths", ORACLE)
     figure, (ax,) = panels(height=2.6)
-    total, longest = sum(found.values()), max(found)
-    ax.bar(range(longest + 1), [found[n] / total for n in range(longest + 1)], color=colour(0))
-    mean = sum(n * count for n, count in found.items()) / total
+    total, longest = sum(counts.values()), max(counts)
+    ax.bar(range(longest + 1), [counts[n] / total for n in range(longest + 1)], color=colour(0))
+    mean = sum(n * count for n, count in counts.items()) / total
     ax.axvline(mean, color=INK, linestyle="--", linewidth=1.0, label=f"mean {mean:.2f}")
     ax.set(xlabel="draft length of the oracle (tokens)", ylabel="share of its rounds")
     ax.locator_params(axis="x", integer=True)
@@ -173,7 +173,7 @@ def rewards(results: Results) -> Figure:
     for method in results.rounds:
         base, reward = without_reward(method)
         groups.setdefault(base, {})[reward] = method
-    groups = {base: found for base, found in groups.items() if len(found) > 1}
+    groups = {base: by_reward for base, by_reward in groups.items() if len(by_reward) > 1}
     if not groups:
         raise Missing(
             "one policy with several rewards",
@@ -181,8 +181,8 @@ def rewards(results: Results) -> Figure:
         )
     chosen = list(groups.items())[:4]
     figure, axes = panels(len(chosen), columns=2 if len(chosen) > 1 else 1, height=2.5)
-    for ax, (base, found) in zip(axes, chosen, strict=True):
-        for i, (reward, method) in enumerate(found.items()):
+    for ax, (base, by_reward) in zip(axes, chosen, strict=True):
+        for i, (reward, method) in enumerate(by_reward.items()):
             drafted = results.rounds[method].drafted
             share = np.bincount(drafted) / len(drafted)
             line = {"color": colour(i), "linestyle": DASHES[i % len(DASHES)], "drawstyle": "steps-mid"}
@@ -209,21 +209,21 @@ def entropy(results: Results) -> Figure:
     """After TapOut, Figure 2. Boxes are quartiles; whiskers reach to the last value within 1.5 times the
     interquartile range.
     """
-    found: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
+    by_category: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for rounds in results.rounds.values():
         for category, (kept, refused) in rounds.entropy.items():
-            mine = found.setdefault(category, ([], []))
+            mine = by_category.setdefault(category, ([], []))
             mine[0].append(kept)
             mine[1].append(refused)
-    if not found:
+    if not by_category:
         raise Missing(
             "entropies of drafted tokens",
             "a run with a policy whose stop rules read them, such as `tapout-seq-ucb1`",
         )
-    figure, (ax,) = panels(height=0.36 * len(found) + 0.7)
+    figure, (ax,) = panels(height=0.36 * len(by_category) + 0.7)
     for i, (label, side) in enumerate((("accepted", 0), ("rejected", 1))):
-        roots = [np.sqrt(np.maximum(np.concatenate(parts[side]), 0.0)) for parts in found.values()]
-        at = np.arange(len(found)) + (i - 0.5) * 0.36
+        roots = [np.sqrt(np.maximum(np.concatenate(parts[side]), 0.0)) for parts in by_category.values()]
+        at = np.arange(len(by_category)) + (i - 0.5) * 0.36
         boxes = ax.boxplot(
             roots,
             orientation="horizontal",
@@ -238,7 +238,7 @@ def entropy(results: Results) -> Figure:
             capprops={"color": colour(i)},
         )
         boxes["boxes"][0].set_label(label)
-    row_names(ax, list(found))
+    row_names(ax, list(by_category))
     ax.set(xlabel="square root of the drafter's entropy (\N{SQUARE ROOT}nat)")
     ax.invert_yaxis()
     legend_below(figure, ax)

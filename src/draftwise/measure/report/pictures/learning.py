@@ -55,8 +55,8 @@ def values(results: Results) -> Figure:
         rounds = results.rounds[method]
         grid = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), POINTS)).astype(int))
         for i, group in enumerate(groups(rounds, rounds.values or so_far(rounds), grid)):
-            known = group.name in results.drafters
-            number = -1 if group.name == "none" else results.drafters.index(group.name) if known else i
+            is_drafter = group.name in results.drafters
+            number = -1 if group.name == "none" else results.drafters.index(group.name) if is_drafter else i
             _draw(ax, grid, group, number)
         ax.set(ylabel="estimated value" if rounds.values else "mean accepted\n(tokens per round)")
         ax.set_xlabel("round of the run")
@@ -83,21 +83,21 @@ def groups(rounds: Rounds, lines: Pairs, grid: Places) -> list[Group]:
     else:
         kept = _most_played(rounds, list(lines))
         members = {name: [arm] for name, arm in zip(short(kept), kept, strict=True)}
-    found = (group(name, arms, rounds, lines, grid) for name, arms in members.items())
-    return [one for one in found if np.isfinite(one.mean).any()]
+    lines_shown = (group(name, arms, rounds, lines, grid) for name, arms in members.items())
+    return [one for one in lines_shown if np.isfinite(one.mean).any()]
 
 
 def group(name: str, arms: Sequence[str], rounds: Rounds, lines: Pairs, grid: Places) -> Group:
     """The mean and the range of some arms' values at the rounds in `grid`; NaN before any was played."""
     seen = np.array([_at(lines[arm], grid) for arm in arms])
     played = np.array([np.cumsum(rounds.where("arm", arm))[grid] for arm in arms])
-    known = np.isfinite(seen)
-    weights = np.where(known, np.maximum(played, 1e-9), 0.0)
+    is_known = np.isfinite(seen)
+    weights = np.where(is_known, np.maximum(played, 1e-9), 0.0)
     totals = weights.sum(axis=0)
-    sums = (weights * np.where(known, seen, 0.0)).sum(axis=0)
+    sums = (weights * np.where(is_known, seen, 0.0)).sum(axis=0)
     nothing = totals == 0
     mean = np.where(nothing, np.nan, sums / np.where(nothing, 1.0, totals))
-    often = known & (played >= ENOUGH)
+    often = is_known & (played >= ENOUGH)
     low = np.minimum(mean, np.where(often, seen, np.inf).min(axis=0))
     high = np.maximum(mean, np.where(often, seen, -np.inf).max(axis=0))
     return Group(name, len(arms), mean, low, high)
@@ -107,8 +107,8 @@ def _at(line: tuple[Floats, Floats], grid: Places) -> Floats:
     """The last value of a line at or before each round in `grid`; NaN before the first."""
     at, value = line
     place = np.searchsorted(at, grid, side="right") - 1
-    found: Floats = np.where(place < 0, np.nan, np.append(value, np.nan)[place])
-    return found
+    values: Floats = np.where(place < 0, np.nan, np.append(value, np.nan)[place])
+    return values
 
 
 def short(arms: Sequence[str]) -> list[str]:
@@ -139,14 +139,14 @@ def _unlike(results: Results, methods: Sequence[str]) -> list[str]:
 
 def so_far(rounds: Rounds) -> Pairs:
     """The mean accepted tokens of each arm's rounds up to each of them; no draft has none."""
-    found = {}
+    means_by_arm = {}
     for code, arm in enumerate(rounds.names["arm"]):
         if arm == "none":
             continue
         at = np.flatnonzero(rounds.arm == code)
         means = np.cumsum(rounds.accepted[at]) / np.arange(1, len(at) + 1)
-        found[arm] = (at.astype(np.float64), means)
-    return found
+        means_by_arm[arm] = (at.astype(np.float64), means)
+    return means_by_arm
 
 
 def thin(x: Any, y: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -175,10 +175,10 @@ def adaptive(results: Results, most: int) -> list[str]:
     Raises:
         Missing: there are none.
     """
-    found = results.adaptive(most)
-    if not found:
+    methods = results.adaptive(most)
+    if not methods:
         raise Missing("no rounds of an adaptive policy", ROUNDS)
-    return found
+    return methods
 
 
 def best_fixed(results: Results) -> dict[str, str]:
@@ -202,12 +202,12 @@ def hits(rounds: Rounds, best: Mapping[str, str]) -> Floats | None:
     """
     by = "arm" if set(best.values()) & set(rounds.names["arm"]) else "drafter"
     wanted = {c: arm if by == "arm" else drafter_of(arm) for c, arm in best.items()}
-    known = rounds.names[by]
-    if len(known) < 2 or not set(wanted.values()) & set(known):
+    names = rounds.names[by]
+    if len(names) < 2 or not set(wanted.values()) & set(names):
         return None
-    codes = [known.index(w) if (w := wanted.get(c)) in known else -1 for c in rounds.names["category"]]
-    found: Floats = (getattr(rounds, by) == np.array(codes)[rounds.category]).astype(np.float64)
-    return found
+    codes = [names.index(w) if (w := wanted.get(c)) in names else -1 for c in rounds.names["category"]]
+    shares: Floats = (getattr(rounds, by) == np.array(codes)[rounds.category]).astype(np.float64)
+    return shares
 
 
 @PICTURES.add("Choices of the best arm")
@@ -216,18 +216,18 @@ def best_choices(results: Results) -> Figure:
     prompt's category, or its drafter where the policy does not have that arm.
     """
     methods, best = adaptive(results, MOST), best_fixed(results)
-    found = {m: mine for m in methods if (mine := hits(results.rounds[m], best)) is not None}
-    if not found:
+    by_method = {m: shares for m in methods if (shares := hits(results.rounds[m], best)) is not None}
+    if not by_method:
         raise Missing("no adaptive policy with the drafters of the fixed arms", FIXED)
     figure, (within, over) = panels(2, height=2.6)
-    for method, mine in found.items():
+    for method, shares in by_method.items():
         line = line_style(results.number(method))
         number = results.rounds[method].round
         counts = np.bincount(number)
         enough = np.flatnonzero(counts >= max(3, counts.max() // 4))
-        curve(within, enough, np.bincount(number, mine)[enough] / counts[enough], label=method, **line)
-        means = moving(mine, max(20, len(mine) // 20))
-        curve(over, *thin(np.arange(len(mine)), means), label=method, **line)
+        curve(within, enough, np.bincount(number, shares)[enough] / counts[enough], label=method, **line)
+        means = moving(shares, max(20, len(shares) // 20))
+        curve(over, *thin(np.arange(len(shares)), means), label=method, **line)
     within.locator_params(axis="x", integer=True)
     within.set(xlabel="round within a text", ylabel="share of rounds", ylim=(0, 1.02))
     over.set(xlabel="round of the run", ylim=(0, 1.02), title="best arm, moving mean")
@@ -241,17 +241,17 @@ def regret(results: Results) -> Figure:
     """Rounds and seconds in excess of the best of this run's fixed arms over all prompts, which is named
     above each panel. Below zero is better than all of these; an arm that was not run may be better still.
     """
-    rivals, mine = results.kinds("fixed", "plain"), results.kinds("adaptive")[:MOST]
-    if not rivals or not mine or not results.finished:
+    rivals, chosen_rows = results.kinds("fixed", "plain"), results.kinds("adaptive")[:MOST]
+    if not rivals or not chosen_rows or not results.finished:
         raise Missing("prompts finished by a policy and by fixed arms", FIXED)
     figure, axes = panels(2, height=2.6)
     for ax, key in zip(axes, ("rounds", "seconds"), strict=True):
-        table = _by_prompt(results, [*rivals, *mine], key)
+        table = _by_prompt(results, [*rivals, *chosen_rows], key)
         if table.shape[1] < 2:
             raise Missing("fewer than two prompts that all methods finished", FIXED)
         fixed, chosen = table[: len(rivals)], table[len(rivals) :]
         best = int(np.nansum(fixed, axis=1).argmin())
-        for row, line in zip(mine, chosen, strict=True):
+        for row, line in zip(chosen_rows, chosen, strict=True):
             prompts = np.arange(1, len(line) + 1)
             curve(
                 ax,
@@ -270,10 +270,10 @@ def regret(results: Results) -> Figure:
 def _by_prompt(results: Results, rows: list[Row], key: str) -> Floats:
     """Rounds or seconds of each method, shape (methods, prompts), for the prompts that all have decoded."""
     place = {row.method: i for i, row in enumerate(rows)}
-    found: dict[str, dict[str, Finished]] = {}
+    by_prompt: dict[str, dict[str, Finished]] = {}
     for line in (f for f in results.finished if f.method in place and f.batch == results.batch):
-        found.setdefault(line.prompt, {})[line.method] = line
-    full = [by_method for by_method in found.values() if len(by_method) == len(place)]
+        by_prompt.setdefault(line.prompt, {})[line.method] = line
+    full = [by_method for by_method in by_prompt.values() if len(by_method) == len(place)]
     table = np.full((len(rows), len(full)), np.nan)
     for j, by_method in enumerate(full):
         for method, line in by_method.items():
@@ -286,19 +286,19 @@ def divergence(results: Results) -> Figure:
     """After MetaSD, Figure 6: 1 \N{MINUS SIGN} TV, the overlap of the distributions of drafter and target,
     averaged over the draft.
     """
-    found: dict[str, list[Any]] = {}
+    by_drafter: dict[str, list[Any]] = {}
     for rounds in results.rounds.values():
-        known = ~np.isnan(rounds.overlap) & (rounds.drafted > 0)
+        is_read = ~np.isnan(rounds.overlap) & (rounds.drafted > 0)
         for code, drafter in enumerate(rounds.names["drafter"]):
-            mask = known & (rounds.drafter == code)
+            mask = is_read & (rounds.drafter == code)
             if mask.any():
-                found.setdefault(drafter, []).append((rounds.round[mask], rounds.overlap[mask]))
-    if not found:
+                by_drafter.setdefault(drafter, []).append((rounds.round[mask], rounds.overlap[mask]))
+    if not by_drafter:
         raise Missing(
             "no overlap of drafter and target was recorded", "a run with `metasd-ucb`, whose reward reads it"
         )
     figure, (ax,) = panels(height=2.5)
-    for drafter, parts in sorted(found.items(), key=lambda item: results.drafters.index(item[0])):
+    for drafter, parts in sorted(by_drafter.items(), key=lambda item: results.drafters.index(item[0])):
         number, overlap = (np.concatenate(column) for column in zip(*parts, strict=True))
         last = len(np.bincount(number))
         counts, sums = (np.convolve(np.bincount(number, w), np.ones(WINDOW))[:last] for w in (None, overlap))

@@ -114,8 +114,10 @@ def intervals(results: Results) -> Figure:
     prompts = {c: max(row.prompts for row in of) for c, of in by_category.items()}
     row_names(ax, [f"{c} (n = {n})" if n else c for c, n in prompts.items()])
     has_any = max(prompts.values()) >= FEWEST
-    said = f"95 % intervals where n is at least {FEWEST}" if has_any else f"no intervals: n is below {FEWEST}"
-    ax.set(xlabel=f"{SPEEDUP}, {said}")
+    about = (
+        f"95 % intervals where n is at least {FEWEST}" if has_any else f"no intervals: n is below {FEWEST}"
+    )
+    ax.set(xlabel=f"{SPEEDUP}, {about}")
     ax.set_ylim(len(categories) - 0.5, -0.5)
     legend_below(figure, ax, columns=2)
     return figure
