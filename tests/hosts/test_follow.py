@@ -104,9 +104,16 @@ def team() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", ["static-3", "metasd-exp3?reward=accepted", "ucb1", "exp3spec", "hedgespec?play=sample", "random"]
+    ("name", "eos"),
+    [
+        ("static-3", 3),
+        ("metasd-exp3?reward=accepted", -1),
+        ("ucb1", 3),
+        ("exp3spec", 3),
+        ("hedgespec?play=sample", -1),
+        ("hedgespec?play=sample", 3),
+    ],
 )
-@pytest.mark.parametrize("eos", [-1, 3])
 def test_a_policy_hears_from_an_engine_what_it_hears_from_the_loop(name: str, eos: int) -> None:
     prompt, budget = [1, 2, 3, 1, 2], 60
     first = int(np.argmax(text_law(prompt)))

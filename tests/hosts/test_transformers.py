@@ -48,14 +48,14 @@ class Turns(LogitsProcessor):
     "more",
     [
         {},
-        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "min_new_tokens": 20},
+        {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "min_new_tokens": 12},
         {"logits_processor": [Turns()]},
     ],
 )
 def test_greedy_batches_are_the_same(
     plain_model: Any, batch: Any, drafted: Any, more: dict[str, Any]
 ) -> None:
-    settings = {"max_new_tokens": 40, "do_sample": False}
+    settings = {"max_new_tokens": 20, "do_sample": False}
     own = plain_model.generate(**batch, **settings, **copy.deepcopy(more))
     out = plain_model.generate(**batch, **settings, **copy.deepcopy(more), custom_generate=drafted)
     assert torch.equal(out, own)

@@ -93,7 +93,7 @@ OTHERS = ["llama/longrope", "llama/dynamic", "llama", "bloom"]
 
 
 @pytest.mark.parametrize("kind", MASKS)
-@pytest.mark.parametrize("name", some([*SLOTS, *WINDOWS, *OTHERS], 2))
+@pytest.mark.parametrize("name", some([*SLOTS, *WINDOWS, *OTHERS], 4))
 def test_what_counts_padding_writes_its_own_text(name: str, kind: str) -> None:
     """Windows, chunks and groups of tokens count the padding between tokens, and some classes all of it.
 

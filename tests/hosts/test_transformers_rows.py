@@ -145,7 +145,7 @@ WARPERS: list[list[Any]] = [
 ]
 
 
-@pytest.mark.parametrize("warpers", some(WARPERS, 2), ids=lambda w: "+".join(type(p).__name__[:6] for p in w))
+@pytest.mark.parametrize("warpers", some(WARPERS, 3), ids=lambda w: "+".join(type(p).__name__[:6] for p in w))
 @torch.no_grad()
 def test_the_users_warpers_keep_their_order_and_settings(target: Any, warpers: list[Any]) -> None:
     """The first two tokens of many rows, against their exact distribution; a bad drafter draws its

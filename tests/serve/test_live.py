@@ -44,7 +44,7 @@ def watching(server: Served) -> Iterator[Iterator[dict[str, Any]]]:
 
 
 def strips(server: Served) -> list[Any]:
-    return [one for one in server.engine.watchers if isinstance(one, RoundLog)]
+    return [one for one in server.engine.observers if isinstance(one, RoundLog)]
 
 
 # -- the files ---------------------------------------------------------------------------------------------
@@ -87,15 +87,15 @@ def test_with_a_key_the_page_opens_and_its_data_do_not(serve: Start) -> None:
 
 def test_while_none_looks_the_engine_does_nothing_for_the_page(serve: Start) -> None:
     server = serve()
-    before = list(server.engine.watchers)
+    before = list(server.engine.observers)
     server.complete(max_tokens=30)
-    assert server.engine.watchers == before
+    assert server.engine.observers == before
     with watching(server) as frames:
         next(frames)
         (mine,) = strips(server)
         server.complete(max_tokens=30)
         until(lambda: mine.added)
-    until(lambda: server.engine.watchers == before)
+    until(lambda: server.engine.observers == before)
     seen = mine.added
     server.complete(max_tokens=30)
     assert mine.added == seen
@@ -112,7 +112,7 @@ def test_what_is_not_taken_in_time_is_lost_and_counted(serve: Start, monkeypatch
     monkeypatch.setattr("draftwise.serve.snapshot.MAX_ROUNDS", 5)
     server = serve()
     kept = RoundLog(server.engine)
-    server.engine.watchers = [kept]
+    server.engine.observers = [kept]
     server.complete(max_tokens=40, speculative=False)
     until(lambda: kept.added == 41)
     cells, lost = kept.take()
@@ -171,7 +171,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch)
 
     async def check(page: Live) -> None:
         await Frames(page)({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
-        assert (page.watchers, page.ticking) == (0, None)
+        assert (page.viewers, page.ticking) == (0, None)
 
     looked(check)
     assert sent == ["http.response.start", "http.response.body", "http.response.body"]
@@ -189,7 +189,7 @@ def test_a_server_that_stops_ends_every_stream() -> None:
         with pytest.raises(APIError, match="stopping"):
             page.join()
         page.leave()
-        assert not [one for one in page.engine.watchers if isinstance(one, RoundLog)]
+        assert not [one for one in page.engine.observers if isinstance(one, RoundLog)]
 
     looked(check)
 
@@ -223,7 +223,7 @@ def test_a_page_of_another_site_gets_no_stream(server: Served) -> None:
 
 
 def test_only_so_many_may_watch(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MAX_WATCHERS", 2)
+    monkeypatch.setattr(live, "MAX_VIEWERS", 2)
     server = serve()
     with watching(server) as one, watching(server) as other:
         next(one)

@@ -163,7 +163,7 @@ class Decoder:
             chosen = made.method.policy
             file = StateFile.of(path, chosen, name=made.policy.text, target=target, drafters=made.drafters)
         everyone, ends = complete(made.team, made.method), eos_ids(model, tokenizer)
-        own = own_settings(getattr(model, "generation_config", None), level=3)
+        own = own_settings(getattr(model, "generation_config", None), level=4)
         release()  # another thread may run what this one has loaded
         return cls(built, everyone, made.method, tokenizer, eos=ends, seed=seed, state=file, defaults=own)
 

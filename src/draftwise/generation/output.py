@@ -75,9 +75,9 @@ class Writer:
         self.detokenizer, self.seed = Detokenizer(tokenizer, stop), seed
         self.rounds: list[Round] = []
         self.pieces: list[Piece] = []
-        self.decoded = self.given = 0  # rounds, pieces
+        self.decoded = self.returned = 0  # rounds, pieces
         self.error: Exception | None = None
-        self.began = self.ended = perf_counter()
+        self.start = self.ended = perf_counter()
 
     def add(self, round: Round) -> None:
         """Add one round."""
@@ -97,9 +97,9 @@ class Writer:
     def fresh(self) -> Iterator[Piece]:
         """Yield the pieces that have not been returned yet."""
         self._decode()
-        while self.given < len(self.pieces):
-            self.given += 1
-            yield self.pieces[self.given - 1]
+        while self.returned < len(self.pieces):
+            self.returned += 1
+            yield self.pieces[self.returned - 1]
 
     def take(self, round: Round) -> list[Piece]:
         """Return the pieces of one round; neither the round nor its pieces are kept."""
@@ -107,19 +107,19 @@ class Writer:
         pieces = [*self.fresh(), *(self.detokenizer.flush() if round.done else ())]
         self.rounds.clear()
         self.pieces.clear()
-        self.decoded = self.given = 0
+        self.decoded = self.returned = 0
         return pieces
 
     def output(self) -> Output:
         """Return everything written so far, as a finished text."""
         stats = Stats.of(self.rounds)
-        stats.seconds = self.ended - self.began
+        stats.seconds = self.ended - self.start
         self._decode()
         self.pieces += self.detokenizer.flush()
         if LOG.isEnabledFor(INFO):
             arms = Counter(round.arm.name for round in self.rounds)
-            played = ", ".join(f"{name} x{n}" for name, n in arms.most_common())
-            LOG.info("request: %d tokens in %d rounds; arms: %s", stats.tokens, len(self.rounds), played)
+            arm_counts = ", ".join(f"{name} x{n}" for name, n in arms.most_common())
+            LOG.info("request: %d tokens in %d rounds; arms: %s", stats.tokens, len(self.rounds), arm_counts)
         return Output(
             text="".join(p.text for p in self.pieces),
             token_ids=[t for r in self.rounds for t in r.tokens],

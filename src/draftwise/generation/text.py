@@ -135,7 +135,7 @@ class Detokenizer:
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         self.tokenizer, self.stop, self.kinds = tokenizer, tuple(stop), Kinds.of(tokenizer)
         self.window: list[int] = []  # the last tokens: decoding all each time takes quadratic time
-        self.taken = 0  # characters of the window's text that have been passed on
+        self.passed = 0  # characters of the window's text that have been passed on
         self.run: list[tuple[str, int]] = []  # source and number of the bytes at the window's end
         self.waiting: list[Piece] = []
         self.stopped = self.keeps_stop = False
@@ -159,8 +159,8 @@ class Detokenizer:
         """Return the text still held back when the text ends."""
         out = self._end_run()
         text = decode(self.tokenizer, self.window)
-        out += self._take(text[self.taken :], source)
-        self.taken = len(text)
+        out += self._take(text[self.passed :], source)
+        self.passed = len(text)
         if not self.stopped:
             out += self.waiting
         self.waiting = []
@@ -170,9 +170,9 @@ class Detokenizer:
         """Return the part of the window's text that is final."""
         text = decode(self.tokenizer, self.window)
         open_marks = min(len(text) - len(text.rstrip(BROKEN)), UNSURE)
-        new = text[self.taken : len(text) - open_marks]
-        self.taken += len(new)
-        self._shorten(len(text) - self.taken)
+        new = text[self.passed : len(text) - open_marks]
+        self.passed += len(new)
+        self._shorten(len(text) - self.passed)
         return self._take(new, source)
 
     def _end_run(self) -> list[Piece]:
@@ -180,7 +180,7 @@ class Detokenizer:
         if not self.run:
             return []
         text = decode(self.tokenizer, self.window)
-        new, self.taken = text[self.taken :], len(text)
+        new, self.passed = text[self.passed :], len(text)
         total, before = sum(n for _, n in self.run), 0
         out: list[Piece] = []
         for source, n in self.run:
@@ -197,9 +197,9 @@ class Detokenizer:
             return
         while self.kinds[self.window[cut - 1]] >= 0 <= self.kinds[self.window[cut]]:
             cut += 1
-        taken = len(decode(self.tokenizer, self.window[cut:])) - unread
-        if taken > 0:
-            self.window, self.taken = self.window[cut:], taken
+        passed = len(decode(self.tokenizer, self.window[cut:])) - unread
+        if passed > 0:
+            self.window, self.passed = self.window[cut:], passed
 
     def _take(self, new: str, source: str) -> list[Piece]:
         if self.stopped or not new:

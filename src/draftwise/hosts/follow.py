@@ -186,12 +186,12 @@ class Follower:
         self, rows: Sequence[Row], is_alive: Callable[[Hashable], bool] | None = None
     ) -> list[list[int]]:
         """Return a draft for each row, empty if drafting does not pay; call it after every engine step."""
-        began = perf_counter()
-        seconds, before = began - self._ended, self._drafting + self.pool.graded_seconds
+        start = perf_counter()
+        seconds, before = start - self._ended, self._drafting + self.pool.graded_seconds
         self._close_missing(rows, is_alive)
         live = [row for row in rows if row.new]
         steady = bool(live) and len(live) == len(rows) and all(self._continues(row) for row in live)
-        self._learn(self._settle(live, seconds if steady else nan))
+        self._learn(self._match(live, seconds if steady else nan))
         requests = [self._open(row) for row in live]
         drafts = self._draft([request for request in requests if not request.done])
         for request in requests:
@@ -201,7 +201,7 @@ class Follower:
         self._ended = perf_counter()
         drafting = self._drafting + self.pool.graded_seconds - before
         self.tally.steps += 1
-        self.tally.overhead += self._ended - began - drafting
+        self.tally.overhead += self._ended - start - drafting
         return [drafts.get(row.key, []) for row in rows]
 
     def totals(self) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class Follower:
             return False
         return len(request.tokens) + len(row.new) == row.length
 
-    def _settle(self, rows: Sequence[Row], seconds: float) -> list[RequestRound]:
+    def _match(self, rows: Sequence[Row], seconds: float) -> list[RequestRound]:
         """Match the drafts with the tokens that this step wrote, in `seconds` (NaN: unknown).
 
         A row whose text does not continue its known text, for example after a lost cache, starts again.

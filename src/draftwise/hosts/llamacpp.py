@@ -38,22 +38,22 @@ def llama_drafts(
     specs = parse_drafters(drafters, LoadOptions(device="cpu"))
     check_drafters(specs)
     chosen = parse_policy(policy) if policy else None
-    made = assemble(specs, chosen, engine, tokenizer, "the llama.cpp model")
-    follower = Follower(made.team, made.method, vocab_size=vocab_size, seed=seed)
-    known = np.empty(0, dtype=np.intc)
+    parts = assemble(specs, chosen, engine, tokenizer, "the llama.cpp model")
+    follower = Follower(parts.team, parts.method, vocab_size=vocab_size, seed=seed)
+    text = np.empty(0, dtype=np.intc)
     last: list[int] = []
     number = 0
 
     def draft(input_ids: Ids, /, **options: Any) -> Ids:
-        nonlocal known, last, number
-        before = len(known)
-        step = np.array([*known, *last[: len(input_ids) - before - 1]], dtype=np.intc)
+        nonlocal text, last, number
+        before = len(text)
+        step = np.array([*text, *last[: len(input_ids) - before - 1]], dtype=np.intc)
         extends = 0 < before < len(input_ids) == len(step) + 1
         if not extends or not np.array_equal(input_ids[:-1], step):
             before, number = len(input_ids) - 1, number + 1
-        known = np.array(input_ids, dtype=np.intc)
-        new = known[before:].tolist()
-        row = Row(number, len(known), new, lambda start: known[start:].tolist(), before, ROOM)
+        text = np.array(input_ids, dtype=np.intc)
+        new = text[before:].tolist()
+        row = Row(number, len(text), new, lambda start: text[start:].tolist(), before, ROOM)
         (last,) = follower.step([row])
         return np.array(last, dtype=np.intc)
 

@@ -24,7 +24,7 @@ from .bodies import Chat, Completion, Detokenize, Responses, Tokenize
 from .errors import MAX_SHOWN, APIError
 from .foreign import show_value
 from .live import STREAM, add_page, page_files
-from .middleware import Gate, RequestLog, facts_of, note_error
+from .middleware import RequestGuard, RequestLog, facts_of, note_error
 from .service import Json, Service
 
 # The names of a union's members, which are parts of the place of an error in it.
@@ -62,7 +62,7 @@ def make_app(
         if isinstance(route, APIRoute) and route.methods == {"GET"} and route.path != STREAM:
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     public = {"/health", "/ready", *page_files()}
-    app.add_middleware(Gate, key=key, body=service.limits.body, public=public, hosts=hosts)
+    app.add_middleware(RequestGuard, key=key, body=service.limits.body, public=public, hosts=hosts)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]

@@ -139,9 +139,9 @@ class Constraint:
         """
         at = len(self.tokens)
         if at not in self.masks:
-            began = thread_time()
+            start_time = thread_time()
             self.matcher.unsafe_compute_mask_ptr(self.words.ctypes.data, self.words.nbytes)
-            left = self.seconds_left + SECONDS_PER_TOKEN - (thread_time() - began)
+            left = self.seconds_left + SECONDS_PER_TOKEN - (thread_time() - start_time)
             self.seconds_left = min(SPARE_SECONDS, left)
             if self.matcher.is_error():
                 self._recover()

@@ -24,7 +24,7 @@ PREFILL_SECONDS = 0.2  # that reading prompts may take between two steps, and a 
 ANSWER_SECONDS = 5.0  # that a sequence is taken to need before any has ended
 
 
-class Watcher(Protocol):
+class Observer(Protocol):
     """Is told what happens, in the engine's thread: metrics and the live page."""
 
     def add_round(self, sequence: Generation, round: Round, gap: float) -> None:
@@ -43,8 +43,8 @@ class Engine:
     thread, between two steps: a sequence whose client has left is closed before the next step begins.
     """
 
-    def __init__(self, decoder: Decoder, limits: Limits, watchers: Sequence[Watcher] = ()) -> None:
-        self.decoder, self.limits, self.watchers = decoder, limits, list(watchers)
+    def __init__(self, decoder: Decoder, limits: Limits, observers: Sequence[Observer] = ()) -> None:
+        self.decoder, self.limits, self.observers = decoder, limits, list(observers)
         self.waiting: list[Generation] = []
         self.running: list[Generation] = []  # some of them may be paused: their rows are others' for a while
         self.requests, self.pieces, self.draft_limit = count(), 0, DraftLimit()
@@ -229,7 +229,7 @@ class Engine:
         if not ready:
             return
         limit = self.draft_limit.apply([*ready.values()])
-        began = perf_counter()
+        start = perf_counter()
         try:
             rounds = self.decoder.loop.step(
                 [one.request for one in ready.values() if one.request is not None]
@@ -240,7 +240,7 @@ class Engine:
                 failure = generation_failed(error, is_users=False)
                 self._end(sequence, Event(sequence.index, error=failure))
             return
-        self.step_seconds = perf_counter() - began
+        self.step_seconds = perf_counter() - start
         self.steps += 1
         self.draft_limit.add(limit, self.step_seconds)
         for round in rounds:
@@ -250,8 +250,8 @@ class Engine:
         with self._guard(sequence):
             before = sequence.times.last
             event = sequence.add(round)
-            for watcher in self.watchers:
-                watcher.add_round(sequence, round, sequence.times.last - before if before else 0.0)
+            for observer in self.observers:
+                observer.add_round(sequence, round, sequence.times.last - before if before else 0.0)
             if round.finish_reason == ERROR:
                 event = Event(sequence.index, error=generation_failed(round.error))
             if event.is_last:
@@ -284,8 +284,8 @@ class Engine:
             seconds = sequence.times.ended - sequence.times.joined
             self.answer_seconds += 0.1 * (seconds - self.answer_seconds)
         self._unsaved = True
-        for watcher in self.watchers:
-            watcher.add_end(sequence, event)
+        for observer in self.observers:
+            observer.add_end(sequence, event)
         sequence.emit(event)
 
     def _save(self, *, now: bool = False) -> None:

@@ -21,7 +21,7 @@ from .service import Json, Service
 from .snapshot import RoundLog, Snapshots
 
 STREAM = "/live"  # the address of a stream without an end
-MAX_WATCHERS = 8
+MAX_VIEWERS = 8
 FRAME_SECONDS = 0.5  # between two frames
 MAX_FRAMES = 8  # kept for readers that are late; older ones are lost to them
 PATIENCE = 30.0  # seconds within which a reader must take a frame
@@ -59,20 +59,20 @@ class Live:
         template = getattr(decoder.tokenizer, "chat_template", None)
         about = {"model": service.model, "window": service.parser.window, "chat": bool(template)}
         self.snapshots = Snapshots(self.engine, service.metrics, about)
-        self.lock, self.taken, self.newest = asyncio.Lock(), -FRESH_SECONDS, dict[str, Any]()
+        self.lock, self.updated, self.newest = asyncio.Lock(), -FRESH_SECONDS, dict[str, Any]()
         self.frames: deque[tuple[int, str]] = deque(maxlen=MAX_FRAMES)
-        self.count = self.watchers = 0
+        self.count = self.viewers = 0
         self.has_frame = asyncio.Event()
         self.ticking: asyncio.Task[None] | None = None
 
     async def state(self) -> dict[str, Any]:
         """Return the state of the server."""
         async with self.lock:
-            if monotonic() - self.taken >= FRESH_SECONDS:
-                rounds = self.rounds if self.watchers else None
+            if monotonic() - self.updated >= FRESH_SECONDS:
+                rounds = self.rounds if self.viewers else None
                 self.newest = await asyncio.to_thread(self.snapshots.take, rounds)
-                self.taken = monotonic()
-        return self.newest | {"watchers": self.watchers}
+                self.updated = monotonic()
+        return self.newest | {"watchers": self.viewers}
 
     def join(self) -> None:
         """Add a watcher, who must `leave`.
@@ -82,19 +82,19 @@ class Live:
         """
         if not self.engine.is_ready:
             raise APIError("the server is stopping: look again later", 503, code="server_stopping")
-        if self.watchers >= MAX_WATCHERS:
-            message = f"{self.watchers} clients watch already: close one, or use /stats"
+        if self.viewers >= MAX_VIEWERS:
+            message = f"{self.viewers} clients watch already: close one, or use /stats"
             raise APIError(message, 429, code="too_many_watchers", headers={"retry-after": "10"})
-        self.watchers += 1
+        self.viewers += 1
         if self.ticking is None or self.ticking.done():
             self.rounds = RoundLog(self.engine)
-            self.engine.watchers = [*self.engine.watchers, self.rounds]  # a new list: the engine reads it
+            self.engine.observers = [*self.engine.observers, self.rounds]  # a new list: the engine reads it
             self.ticking = asyncio.create_task(self._tick(self.rounds))
 
     def leave(self) -> None:
         """Remove a watcher; after the last the engine is left alone."""
-        self.watchers -= 1
-        if not self.watchers and self.ticking is not None:
+        self.viewers -= 1
+        if not self.viewers and self.ticking is not None:
             self.ticking.cancel()
             self.ticking = None
 
@@ -122,7 +122,7 @@ class Live:
                 self._ring()
                 await asyncio.sleep(FRAME_SECONDS)
         finally:
-            self.engine.watchers = [one for one in self.engine.watchers if one is not rounds]
+            self.engine.observers = [one for one in self.engine.observers if one is not rounds]
             self.frames.clear()
             asyncio.get_running_loop().call_soon(self._ring)
 

@@ -52,7 +52,7 @@ HISTOGRAMS = {
 
 
 class Metrics:
-    """Counts what the engine does; a watcher of the engine."""
+    """Counts what the engine does; an observer of the engine."""
 
     def __init__(self, engine: Engine, model: str, window: int) -> None:
         self.capacity = engine.limits.batch * window

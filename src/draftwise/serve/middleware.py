@@ -125,7 +125,7 @@ def json_to_stderr(*, requests: bool) -> Iterator[None]:
             logger.handlers = handlers
 
 
-class Gate:
+class RequestGuard:
     """Checks a request's host and key, and reads its whole body, bounded in bytes and seconds.
 
     The paths in `public` need no key: they show nothing of any text. `hosts` are the names by which the

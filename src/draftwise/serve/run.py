@@ -85,12 +85,12 @@ class Connection(H11Protocol):
 
     def _update(self) -> None:
         """Start or stop the timer."""
-        waits = self.cycle is None or self.cycle.response_complete or self.flow.write_paused
-        self.since = (self.since or self.loop.time()) if waits or self.cycle.more_body else 0.0
-        if not waits and self.timer is not None:
+        is_waiting = self.cycle is None or self.cycle.response_complete or self.flow.write_paused
+        self.since = (self.since or self.loop.time()) if is_waiting or self.cycle.more_body else 0.0
+        if not is_waiting and self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        elif waits and self.timer is None:
+        elif is_waiting and self.timer is None:
             self._wait()
 
     def _wait(self) -> None:

@@ -127,21 +127,21 @@ class Connection:
     """A connection to a process that compiles one grammar; closing it ends the process."""
 
     def __init__(self) -> None:
-        self.ours, self.theirs = socket.socketpair()
+        self.local, self.remote = socket.socketpair()
 
     def close(self) -> None:
         """End the process, in whatever state it is."""
         with suppress(OSError):  # it is closed already
-            self.ours.shutdown(socket.SHUT_RDWR)
-        self.ours.close()
-        self.theirs.close()
+            self.local.shutdown(socket.SHUT_RDWR)
+        self.local.close()
+        self.remote.close()
 
     def ask(self, question: dict[str, Any]) -> dict[str, str]:
         """Send a question and return the answer; empty if the process ended without one."""
-        self.theirs.close()  # the process has its own copy: when it ends, so does the answer
+        self.remote.close()  # the process has its own copy: when it ends, so does the answer
         with suppress(OSError, ValueError):
-            self.ours.sendall(json.dumps(question).encode() + b"\n")
-            with self.ours.makefile("rb") as answers:
+            self.local.sendall(json.dumps(question).encode() + b"\n")
+            with self.local.makefile("rb") as answers:
                 answer: dict[str, str] = json.loads(answers.readline())
                 return answer
         return {}
@@ -167,7 +167,7 @@ class Sandbox:
             ValueError: it does not, or cannot be obeyed.
         """
         with self._lock:
-            socket.send_fds(self._start(), [READY], [connection.theirs.fileno()])
+            socket.send_fds(self._start(), [READY], [connection.remote.fileno()])
         answer = connection.ask({"form": form, "seconds": self.seconds, "memory": self.memory})
         if "fault" in answer:
             raise RuntimeError(answer["fault"])
@@ -186,11 +186,11 @@ class Sandbox:
     def _start(self) -> socket.socket:
         """Start the process that forks unless it runs; return the connection to it."""
         if self._control is None or self._process is None or self._process.poll() is not None:
-            self._control, theirs = socket.socketpair()
-            with theirs:  # in a session of its own: the keyboard's Ctrl-C is not for it
+            self._control, remote = socket.socketpair()
+            with remote:  # in a session of its own: the keyboard's Ctrl-C is not for it
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", f"{__package__}.sandbox"],
-                    stdin=theirs.fileno(),
+                    stdin=remote.fileno(),
                     stdout=subprocess.DEVNULL,
                     env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                     start_new_session=True,

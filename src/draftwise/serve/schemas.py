@@ -211,13 +211,13 @@ def _count_named(place: dict[str, Any]) -> int:
 
 def _count_patterns(schema: Any, start: Any) -> int:
     """Return how many patterns and formats a place and its references have, up to more than a few."""
-    total, left, seen = 0, [start], set[str]()
+    total, left, visited = 0, [start], set[str]()
     while left and total <= MAX_MEETING:
         for place in _places(left.pop()):
             if isinstance(place, dict):
                 total += ("pattern" in place) + (str(place.get("format")) in FORMATS) + _count_named(place)
-                if isinstance(ref := place.get("$ref"), str) and ref not in seen:
-                    seen.add(ref)
+                if isinstance(ref := place.get("$ref"), str) and ref not in visited:
+                    visited.add(ref)
                     left.append(_resolve(schema, ref))
     return total
 

@@ -101,7 +101,7 @@ class Exchange:
     async def stream(self, event: Event) -> AsyncIterator[str]:
         """Yield the answer's server-sent events, which begin with this event."""
         answer, parsed = self.answer, self.answer.parsed
-        left, begun = len(self.sequences), set[int]()
+        left, started = len(self.sequences), set[int]()
         for chunk in answer.opening_chunks(self.sequences):
             yield answer.to_event(chunk)
         while True:
@@ -109,12 +109,12 @@ class Exchange:
                 note_error(self.facts, event.error)
                 yield answer.to_event(answer.error_chunk(event.error))
                 break
-            chunks = answer.chunks(self.sequences[event.index], event, first=event.index not in begun)
+            chunks = answer.chunks(self.sequences[event.index], event, first=event.index not in started)
             if parsed.shows_drafters and chunks and event.pieces:
                 chunks[0]["draftwise"] = {"pieces": [[piece.source, piece.text] for piece in event.pieces]}
             for chunk in chunks:
                 yield answer.to_event(chunk)
-            begun.add(event.index)
+            started.add(event.index)
             left -= event.is_last
             if not left:
                 if parsed.has_usage:
@@ -148,7 +148,7 @@ class Service:
         self.engine = Engine(decoder, limits)
         self.parser = RequestParser(decoder, limits, seed=decoder.seed)
         self.metrics = Metrics(self.engine, model, self.parser.window)
-        self.engine.watchers.append(self.metrics)
+        self.engine.observers.append(self.metrics)
         self.reading = ThreadPoolExecutor(1, "draftwise-prompts")
         self.compilers = ThreadPoolExecutor(COMPILERS, "draftwise-grammars")
         self.compiling = Counter[str]()  # grammars that are compiled now, or wait for it, by client
@@ -264,7 +264,7 @@ async def wait_disconnect(request: Request) -> None:
 
 
 async def wait_either(result: Awaitable[T], client_left: asyncio.Future[None]) -> T | None:
-    """Return the result, or None if the client has left before: what has not begun is then left out."""
+    """Return the result, or None if the client has left before: what has not started is then left out."""
     waiting = asyncio.ensure_future(result)
     both: set[asyncio.Future[Any]] = {waiting, client_left}
     try:

@@ -60,7 +60,7 @@ class RoundLog:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.rows: deque[list[Any]] = deque(maxlen=MAX_ROUNDS)
-        self.added = self.taken = 0
+        self.added = self.returned = 0
         self.step = Step()
         self.plain: dict[int, tuple[float, float]] = {}  # by sequences of the step: tokens, seconds
 
@@ -95,8 +95,8 @@ class RoundLog:
         rows = []
         while self.rows:
             rows.append(self.rows.popleft())
-        lost = self.added - self.taken - len(rows)
-        self.taken += lost + len(rows)
+        lost = self.added - self.returned - len(rows)
+        self.returned += lost + len(rows)
         return rows, max(0, lost)
 
     def plain_rate(self, sequences: int) -> float | None:
@@ -156,10 +156,10 @@ class Snapshots:
     """
 
     def __init__(self, engine: Engine, metrics: Metrics, about: Json) -> None:
-        self.engine, self.metrics, self.about, self.began = engine, metrics, about, monotonic()
-        self.readings: deque[Reading] = deque([Reading(self.began)], maxlen=64)
+        self.engine, self.metrics, self.about, self.start_time = engine, metrics, about, monotonic()
+        self.readings: deque[Reading] = deque([Reading(self.start_time)], maxlen=64)
         self.has_warned, self.recent = False, RecentDrafts()
-        engine.watchers.append(self.recent)
+        engine.observers.append(self.recent)
 
     def take(self, log: RoundLog | None = None) -> Json:
         """Return the state now; a `log` gives the speed of plain decoding if the policy does not know it."""
@@ -177,7 +177,7 @@ class Snapshots:
         engine, limits = self.engine, self.engine.limits
         return self.about | {
             "time": round(time(), 3),
-            "uptime_seconds": round(monotonic() - self.began, 1),
+            "uptime_seconds": round(monotonic() - self.start_time, 1),
             "requests": {
                 "running": len(engine.running),
                 "waiting": len(engine.waiting),
@@ -256,14 +256,14 @@ class Snapshots:
 
     def _arms(self, counts: Counts, values: Values | None) -> list[Json]:
         """Return every arm with the rounds that it was played, its value, and the seconds that it adds."""
-        played = counts.get("rounds", {})
+        rounds = counts.get("rounds", {})
         estimates, seconds = (values.values, values.seconds) if values else ((), ())
         arms: list[Json] = [
             {
                 "arm": arm.name,
                 "drafter": arm.drafter if arm.length else None,
                 "length": arm.length,
-                "rounds": int(played.get(arm.name, 0)),
+                "rounds": int(rounds.get(arm.name, 0)),
                 "value": _short(estimates[i]) if i < len(estimates) else None,
                 "seconds": _short(seconds[i]) if i < len(seconds) else None,
             }

@@ -221,9 +221,9 @@ def call_form(body: Chat, tools: Sequence[Tool], template: Template) -> tuple[st
         return None
     form = template.format
     if form is None:
-        wish = "strict tools" if choice == "auto" else "a required call"
+        kind = "strict tools" if choice == "auto" else "a required call"
         message = (
-            f"{wish}: the form of this model's calls is not known; set tool_choice to auto, without strict"
+            f"{kind}: the form of this model's calls is not known; set tool_choice to auto, without strict"
         )
         raise APIError(message, param="tool_choice")
     name = None if isinstance(choice, str) else choice.function.name
@@ -261,8 +261,8 @@ def write_grammar(
     text = r"TEXT: /(.|\n)*/"
     if mark in ids:
         return "\n".join(["start: TEXT calls?", text, *rules])
-    begun = f"begun[lazy]: TEXT {json.dumps(mark)}"
-    return "\n".join(["start: begun " + f"{_literal(rest, ids)} rest | TEXT", begun, text, *rules])
+    rule = f"begun[lazy]: TEXT {json.dumps(mark)}"
+    return "\n".join(["start: begun " + f"{_literal(rest, ids)} rest | TEXT", rule, text, *rules])
 
 
 def _split_mark(first: str, ids: Mapping[str, int]) -> tuple[str, str]:

@@ -170,9 +170,9 @@ def shaped(processors: LogitsProcessorList) -> dict[str, Any]:
 
 def _raise(rounds: Sequence[Round], requests: Sequence[Request]) -> None:
     """Raise the error of a caller's round."""
-    mine = {request.id for request in requests}
+    own_ids = {request.id for request in requests}
     for round in rounds:
-        if round.request in mine and round.error is not None:
+        if round.request in own_ids and round.error is not None:
             raise round.error
 
 

@@ -35,14 +35,14 @@ def padding(n: int) -> int:
 
 def _neutral(model: Any) -> bool:
     try:
-        known = Readings(model)
-        error = known.error(_padded(model, known.tokens[: known.n]), range(NEW))
+        readings = Readings(model)
+        error = readings.error(_padded(model, readings.tokens[: readings.n]), range(NEW))
     except torch.OutOfMemoryError:
         raise
-    except Exception as trouble:  # a class not made for padding may raise anything
+    except Exception as trouble:  # a class without padding may raise anything
         LOG.info("%s does not read padding: %s", type(model).__name__, trouble)
         return False
-    return error <= known.tolerance
+    return error <= readings.tolerance
 
 
 def padded(ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,10 +57,10 @@ def padded(ids: Tensor) -> tuple[Tensor, Tensor]:
 def dense(model: Any, rows: int) -> Tensor:
     """Made-up rows without padding, longer than a short window, shape (rows, tokens)."""
     text = model.config.get_text_config(decoder=True)
-    borders = [getattr(text, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
-    n = PROMPT + max(border for border in (0, *borders) if border <= LONGEST)
-    made = made_up(rows * n, model.config, int(text.vocab_size))
-    return torch.tensor(made, device=device_of(model)).view(rows, n)
+    limits = [getattr(text, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
+    n = PROMPT + max(limit for limit in (0, *limits) if limit <= LONGEST)
+    tokens = made_up(rows * n, model.config, int(text.vocab_size))
+    return torch.tensor(tokens, device=device_of(model)).view(rows, n)
 
 
 @torch.inference_mode()
@@ -71,11 +71,11 @@ def _padded(model: Any, prompt: list[int]) -> Tensor:
     mask = torch.ones_like(ids)
     mask[:, :pads] = 0
     settings: Any = GenerationConfig
-    kept = {"output_logits": True, "return_dict_in_generate": True}
-    asked = settings(max_new_tokens=NEW, do_sample=False, **kept)
+    returned = {"output_logits": True, "return_dict_in_generate": True}
+    config = settings(max_new_tokens=NEW, do_sample=False, **returned)
     _forget(model)
     with quiet(), having(model, settings()):
-        out = type(model).generate(model, ids, attention_mask=mask, generation_config=asked)
+        out = type(model).generate(model, ids, attention_mask=mask, generation_config=config)
     _forget(model)
     return torch.cat(list(out.logits))
 

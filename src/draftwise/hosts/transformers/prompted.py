@@ -135,9 +135,9 @@ class PromptedTarget:
     def _borders(self) -> Rope:
         """Where rotary frequencies change; `anew` if the model's own decoding then drops its cache."""
         rope, text = ask(self.model).rope, self.model.config.get_text_config(decoder=True)
-        border = int(getattr(text, "original_max_position_embeddings", None) or 0)
-        if border and drops_cache(self.model, border):
-            return replace(rope, borders=tuple(sorted({*rope.borders, border})), anew=True)
+        threshold = int(getattr(text, "original_max_position_embeddings", None) or 0)
+        if threshold and drops_cache(self.model, threshold):
+            return replace(rope, borders=tuple(sorted({*rope.borders, threshold})), anew=True)
         return rope
 
     def end(self) -> Any:

@@ -83,9 +83,9 @@ class HostTarget(HFTarget):
         """
         ids = torch.tensor([list(tokens[cached.length :])], device=self.runner.device)
         cache = cached.cache()
-        given = {self.runner.cache_name: cache, "use_cache": cache is not None}
-        found: Tensor = self.runner.model(input_ids=ids, **given).logits
-        return found[0, -n:]
+        inputs = {self.runner.cache_name: cache, "use_cache": cache is not None}
+        logits: Tensor = self.runner.model(input_ids=ids, **inputs).logits
+        return logits[0, -n:]
 
     def _scores(
         self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor

@@ -61,8 +61,8 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc,unused-ignore]
     """Installs the collector in vLLM's front-end process if the engine uses Draftwise."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-        asked = vllm_config.speculative_config
-        if asked is not None and str(asked.model).startswith(HOME):
+        config = vllm_config.speculative_config
+        if config is not None and str(config.model).startswith(HOME):
             path, model = path_of(vllm_config.instance_id, engine_index), vllm_config.model_config
             REGISTRY.register(DrafterMetrics(path, str(model.served_model_name), engine_index))
 

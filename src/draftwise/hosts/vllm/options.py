@@ -34,29 +34,29 @@ class Options:
         Raises:
             UserError: an unknown option, or an invalid value.
         """
-        known = [f.name for f in fields(cls)]
+        names = [f.name for f in fields(cls)]
         try:
-            given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+            texts = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
         except ValueError:
             raise UserError(f"cannot read {query!r}: write the options as key=value&key=value") from None
-        if unknown := sorted(given.keys() - set(known)):
-            raise UserError(f"unknown option {', '.join(unknown)}: choose from {', '.join(known)}")
-        options: dict[str, Any] = dict(given)
-        if "drafters" in given:
-            options["drafters"] = tuple(split_names(given["drafters"], "drafters"))
-        if "seed" in given:
+        if unknown := sorted(texts.keys() - set(names)):
+            raise UserError(f"unknown option {', '.join(unknown)}: choose from {', '.join(names)}")
+        options: dict[str, Any] = dict(texts)
+        if "drafters" in texts:
+            options["drafters"] = tuple(split_names(texts["drafters"], "drafters"))
+        if "seed" in texts:
             try:
-                options["seed"] = int(given["seed"])
+                options["seed"] = int(texts["seed"])
             except ValueError:
-                raise UserError(f"seed={given['seed']}: give a whole number") from None
+                raise UserError(f"seed={texts['seed']}: give a whole number") from None
         return cls(**options)
 
     @property
     def name(self) -> str:
         """The class name that vLLM loads: the part after the last dot is the class, so dots are encoded."""
-        told = {"drafters": ",".join(self.drafters), "policy": self.policy, "state": self.state}
-        told |= {"seed": str(self.seed) if self.seed else ""}
-        pairs = [f"{key}={quote(value, safe=',:/')}" for key, value in told.items() if value]
+        values = {"drafters": ",".join(self.drafters), "policy": self.policy, "state": self.state}
+        values |= {"seed": str(self.seed) if self.seed else ""}
+        pairs = [f"{key}={quote(value, safe=',:/')}" for key, value in values.items() if value]
         return f"{HOME}?{'&'.join(pairs).replace('.', '%2E')}"
 
     @property

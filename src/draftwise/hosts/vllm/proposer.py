@@ -61,8 +61,8 @@ class Proposer:
         policy = parse_policy(options.policy) if options.policy else None
         tokenizer = load_tokenizer(model.tokenizer, trust_remote_code=trust)
         engine: Any = self.engine
-        made = assemble(specs, policy, engine, tokenizer, model.model)
-        return Follower(made.team, made.method, vocab_size=self.engine.vocab_size, seed=options.seed)
+        parts = assemble(specs, policy, engine, tokenizer, model.model)
+        return Follower(parts.team, parts.method, vocab_size=self.engine.vocab_size, seed=options.seed)
 
     def listen(self, step: Step) -> None:
         """Receive the model runner's step before its call of `propose`."""
@@ -108,8 +108,8 @@ class Proposer:
 
 def _text(token_ids: Any, row: int, length: int) -> Callable[[int], list[int]]:
     def text(start: int) -> list[int]:
-        found: list[int] = token_ids[row, start:length].tolist()
-        return found
+        tokens: list[int] = token_ids[row, start:length].tolist()
+        return tokens
 
     return text
 
