@@ -192,7 +192,7 @@ def sandbox(tokenizer: Any) -> Any:
         (b"{", "application/json", "not JSON"),
         (b"null", "application/json", ""),
         (b"[" * 100_000, "application/json", "nested too deeply"),
-        (b'{"model": NaN}', "application/json", "nan"),
+        (b'{"model": NaN}', "application/json", "prompt is missing"),
         (b'{"prompt": "ab", "temperature": Infinity}', "application/json", "temperature=inf"),
         (b'{"prompt": "ab", "temperature": 1e999}', "application/json", "temperature=inf"),
     ],
