@@ -106,7 +106,7 @@ class Batch:
             return self.pool.prepare()
 
     def score(self, tokens: Sequence[int], top: int = 0, *, piece: int = 64) -> Iterator[list[Scored]]:
-        """What the target thinks of each token of a text but the first, a piece at a time.
+        """Return what the target thinks of each token of a text but the first, a piece at a time.
 
         The text is read like a draft that is accepted as a whole.
         """

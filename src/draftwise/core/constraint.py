@@ -22,11 +22,11 @@ class Constraint:
         self.warning = ""
 
     def after(self, tokens: Sequence[int]) -> Constraint:
-        """The same after some more tokens."""
+        """Return the constraint after some more tokens."""
         return Constraint(self.maskers, self.text, self.start, (*self.ahead, *tokens))
 
     def mask(self, path: Sequence[int], row: Any) -> Any:
-        """The logits of the token after `path`, with -inf where it is not allowed."""
+        """Return the logits of the token after `path`, with -inf where it is not allowed."""
         for masker in list(self.maskers):
             try:
                 row = masker.mask(self.text, self.start, (*self.ahead, *path), row)
@@ -35,7 +35,7 @@ class Constraint:
         return row
 
     def only(self, path: Sequence[int]) -> int:
-        """The one token that is allowed after `path`; -1 if there are several."""
+        """Return the one token that is allowed after `path`; -1 if there are several."""
         for masker in list(self.maskers):
             try:
                 if (token := int(masker.only(self.text, self.start, (*self.ahead, *path)))) >= 0:
@@ -45,7 +45,7 @@ class Constraint:
         return -1
 
     def allows(self, path: Sequence[int], token: int) -> bool:
-        """Whether a token is allowed after `path`."""
+        """Return whether a token is allowed after `path`."""
         for masker in list(self.maskers):
             try:
                 if not masker.allows(self.text, self.start, (*self.ahead, *path), token):
@@ -55,7 +55,7 @@ class Constraint:
         return True
 
     def forced(self, path: Sequence[int], most: int) -> list[int]:
-        """The next tokens after `path`, as long as one alone is allowed."""
+        """Return the next tokens after `path`, as long as one alone is allowed."""
         found: list[int] = []
         while len(found) < most and (token := self.only([*path, *found])) >= 0:
             found.append(token)
@@ -67,7 +67,7 @@ class Constraint:
 
 
 def constraint_of(request: Request, length: int | None = None) -> Constraint | None:
-    """The guide of a request, or of its first `length` tokens; None if no processor tells."""
+    """Return the constraint of a request, or of its first `length` tokens; None if no processor tells."""
     maskers = [one for one in request.sampling.processors if isinstance(one, TokenMask)]
     if not maskers:
         return None
@@ -100,7 +100,7 @@ class TokenMask(Protocol):
         """
 
     def only(self, text: Sequence[int], start: int, ahead: Sequence[int]) -> int:
-        """The token id that is alone allowed next; -1 if there are several, or none.
+        """Return the token id that is alone allowed next; -1 if there are several, or none.
 
         Called before and after the tokens of a draft.
 
@@ -113,7 +113,7 @@ class TokenMask(Protocol):
         """
 
     def allows(self, text: Sequence[int], start: int, ahead: Sequence[int], token: int) -> bool:
-        """Whether a token is allowed next.
+        """Return whether a token is allowed next.
 
         Called for the tokens of drafts that were looked up.
 

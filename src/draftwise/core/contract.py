@@ -15,7 +15,7 @@ from .roles import Continuer, Drafter, GradeJob
 
 
 def wrong_draft(draft: Draft, most: int, vocab_size: int) -> str:
-    """What is wrong with a draft that may have at most `most` tokens; "" if nothing."""
+    """Return what is wrong with a draft that may have at most `most` tokens; "" if nothing."""
     try:
         return _breach(draft, most, vocab_size) if draft.tokens else ""
     except Exception as error:  # fields of unexpected types
@@ -23,7 +23,7 @@ def wrong_draft(draft: Draft, most: int, vocab_size: int) -> str:
 
 
 def wrong_grades(made: Sequence[Sequence[Grade]], jobs: Sequence[GradeJob]) -> str:
-    """What is wrong with a drafter's grades; raises if they have another type."""
+    """Return what is wrong with a drafter's grades; raises if they have another type."""
     wanted = [len(job.request.tokens) - job.start for job in jobs]
     if [len(grades) for grades in made] != wanted:
         return f"grades for {[len(grades) for grades in made]} tokens where {wanted} were asked for"
@@ -33,7 +33,7 @@ def wrong_grades(made: Sequence[Sequence[Grade]], jobs: Sequence[GradeJob]) -> s
 
 
 def finite(hint: float) -> float:
-    """The hint as a finite float.
+    """Return the hint as a finite float.
 
     Raises:
         ValueError: it is infinite or NaN.
@@ -44,7 +44,7 @@ def finite(hint: float) -> float:
 
 
 def wrong_tokens(tokens: Sequence[int], most: int, vocab_size: int) -> str:
-    """What is wrong with one or more tokens of a draft that may have at most `most`; "" if nothing."""
+    """Return what is wrong with one or more tokens of a draft that may have at most `most`; "" if nothing."""
     if len(tokens) > most:
         return f"{len(tokens)} tokens where {most} were asked for"
     if not _whole(tokens):
@@ -81,7 +81,7 @@ def _whole(ids: Sequence[int]) -> bool:
 
 
 def _unlawful(draft: Draft, vocab_size: int) -> str:
-    """What is wrong with a sampled draft; "" if nothing."""
+    """Return what is wrong with a sampled draft; "" if nothing."""
     n = len(draft.tokens)
     if len(draft.probs) != n:
         return f"{len(draft.probs)} probabilities for {n} sampled tokens"
@@ -98,7 +98,7 @@ CERTAIN = 1.0
 
 
 def drafted(drafter: Drafter, jobs: Sequence[Job], wrong: Callable[[Job, Draft], str]) -> list[Draft]:
-    """A drafter's drafts, which keep to what the processors of their requests allow.
+    """Return a drafter's drafts, which keep to what the processors of their requests allow.
 
     Tokens that must come next are drafted before those of a drafter that can draft after them; another one is
     not asked then. A draft that breaks its contract, as `wrong` tells, stays as it is.
@@ -131,7 +131,7 @@ def _kept(job: Job, head: Sequence[int], draft: Draft, wrong: Callable[[Job, Dra
 
 
 def longest_allowed(draft: Draft, constraint: Constraint, most: int) -> Draft:
-    """A draft without what is not allowed, and with what must follow it, up to `most` tokens.
+    """Return a draft without what is not allowed, and with what must follow it, up to `most` tokens.
 
     Only picked tokens may be left out because of what they are: a drawn draft stays as it is.
     """
@@ -147,7 +147,7 @@ def longest_allowed(draft: Draft, constraint: Constraint, most: int) -> Draft:
 
 
 def framed(before: Sequence[int], draft: Draft, after: Sequence[int]) -> Draft:
-    """A picked chain with certain tokens before and after it."""
+    """Return a picked chain with certain tokens before and after it."""
     if not before and not after:
         return draft
     n, sure = len(draft.tokens), Signals(CERTAIN, 0.0, 0.0, CERTAIN, top=(CERTAIN,))
@@ -163,7 +163,7 @@ def framed(before: Sequence[int], draft: Draft, after: Sequence[int]) -> Draft:
 
 
 def first(draft: Draft, n: int) -> Draft:
-    """The first `n` tokens of a chain."""
+    """Return the first `n` tokens of a chain."""
     dist = None if draft.dist is None else draft.dist[:n]
     rows = None if draft.rows is None else draft.rows[:n]
     return replace(
@@ -180,7 +180,7 @@ def first(draft: Draft, n: int) -> Draft:
 
 
 def _pruned(draft: Draft, constraint: Constraint) -> Draft:
-    """A tree without the nodes that are not allowed, and without those below them."""
+    """Return a tree without the nodes that are not allowed, and without those below them."""
     place: dict[int, int] = {-1: -1}
     paths: dict[int, list[int]] = {-1: []}
     for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):

@@ -79,7 +79,7 @@ class DrafterPool:
         return hints
 
     def find_not_ready(self, request: Request) -> frozenset[str]:
-        """The drafters that are not ready to draft for a request."""
+        """Return the drafters that are not ready to draft for a request."""
         if not self.waiters and not self.reading.unread:  # the usual case
             return NOBODY
         not_ready = set(self.reading.unread_by(request))
@@ -157,7 +157,7 @@ class DrafterPool:
         return name in self.graders
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
-        """The drafter's grades, one per token and job; None if it failed, which disables it for these
+        """Return the drafter's grades, one per token and job; None if it failed, which disables it for these
         requests."""
         grader = self.graders.get(name)
         patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
@@ -177,11 +177,11 @@ class DrafterPool:
         return made
 
     def width(self, name: str) -> int:
-        """The number of branches of a drafter's own trees: 1 for chains."""
+        """Return the number of branches of a drafter's own trees: 1 for chains."""
         return self._read_attribute(name, "branches", 1)
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
-        """The tokens of `redraft`; for a tree, those of its first branch."""
+        """Return the tokens of `redraft`; for a tree, those of its first branch."""
         guesser = self.guessers.get(name)
         if guesser and arm.stop is NEVER and arm.width == 1 and not request.sampling.processors:
             return self._guess(name, guesser, request, at, arm.length)
@@ -192,7 +192,7 @@ class DrafterPool:
         return tuple(draft.tokens[node] for node in branch)
 
     def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
-        """The draft that `name` makes for `arm` after the text `request.tokens[:at]`.
+        """Return the draft that `name` makes for `arm` after the text `request.tokens[:at]`.
 
         None if the drafter failed, or if it samples: one sample does not predict another, so such a drafter
         can only be evaluated with `grade`.
@@ -252,11 +252,11 @@ class DrafterPool:
     # -- time limits ---------------------------------------------------------------------------------
 
     def compiled(self, name: str) -> bool:
-        """Whether this drafter's passes are compiled at present."""
+        """Return whether this drafter's passes are compiled at present."""
         return bool(self._read_attribute(name, "compiled", 0))
 
     def _read_attribute(self, name: str, attribute: str, usual: int) -> int:
-        """A number that a drafter may tell of itself; the usual one if it does not, or cannot."""
+        """Return a number that a drafter may tell of itself; the usual one if it does not, or cannot."""
         try:
             return int(getattr(self.drafters.get(name), attribute, usual))
         except Exception:  # another's property, or its type
@@ -267,7 +267,7 @@ class DrafterPool:
         self.pass_seconds += (0.1 if self.pass_seconds else 1.0) * (seconds - self.pass_seconds)
 
     def _patience(self, name: str, requests: Sequence[Request]) -> float:
-        """The time limit of a call in seconds: longer for a drafter that reads a long prompt first.
+        """Return the time limit of a call in seconds: longer for a drafter that reads a long prompt first.
 
         There is no limit before the first target pass has been timed.
         """
@@ -293,7 +293,7 @@ class DrafterPool:
         self.reading.close(request)
 
     def pop_warning(self, request: Request) -> str:
-        """The first fault since the last call, or ""."""
+        """Return the first fault since the last call, or ""."""
         return self._warnings.pop(request.id, "") if self._warnings else ""
 
     def fault(self, name: str, request: Request, what: str | Exception) -> None:

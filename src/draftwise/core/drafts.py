@@ -84,7 +84,7 @@ class Draft:
         prefix_length: int = 0,
         match: int = 0,
     ) -> Draft:
-        """A draft in which each token follows the previous one: `Draft.chain([5, 6, 7])`."""
+        """Return a draft in which each token follows the previous one: `Draft.chain([5, 6, 7])`."""
         parents = tuple(range(-1, len(tokens) - 1))
         return cls(tuple(tokens), parents, tuple(probs), dist, tuple(signals), rows, prefix_length, match)
 
@@ -144,12 +144,12 @@ class Job:
     guide = alias("guide", "constraint")
 
     def stop_at(self, position: int) -> Stop:
-        """The rule for draft position `position` (from 0)."""
+        """Return the rule for draft position `position` (from 0)."""
         return self.stops[min(position, len(self.stops) - 1)]
 
 
 def after(job: Job, written: Sequence[int]) -> Job:
-    """The job, for a picked draft, of a copy of its request in which these tokens were written."""
+    """Return the job, for a picked draft, of a copy of its request in which these tokens were written."""
     request = replace(job.request, tokens=[*job.request.tokens, *written])
     constraint = None if job.constraint is None else job.constraint.after(written)
     return replace(job, request=request, deterministic=True, constraint=constraint, until=None)

@@ -33,7 +33,7 @@ class FaultBarrier:
         self.rester = policy if isinstance(policy, Rester) else None
 
     def choose(self, context: Context, rng: Random) -> tuple[Decision, Arm, str]:
-        """The decision and its arm; `UNDECIDED` and no draft if the policy raises."""
+        """Return the decision and its arm; `UNDECIDED` and no draft if the policy raises."""
         try:
             decision = self.policy.choose(context, rng)
             arm = self.policy.arms[decision.arm]
@@ -44,7 +44,7 @@ class FaultBarrier:
             return UNDECIDED, PLAIN, self._blame(error)
 
     def rests(self, batch_size: int) -> tuple[bool, str]:
-        """Whether the policy leaves out this round."""
+        """Return whether the policy leaves out this round."""
         if self.rester is not None:
             try:
                 return self.rester.rests(batch_size), ""
@@ -62,7 +62,7 @@ class FaultBarrier:
         return ""
 
     def grade(self, batch: Sequence[RoundRecord], graders: Graders) -> tuple[Sequence[Feedback], str]:
-        """The recorder's feedback on some rounds."""
+        """Return the recorder's feedback on some rounds."""
         try:
             return (tuple(self.recorder.add(batch, graders)) if batch else ()), ""
         except Exception as error:

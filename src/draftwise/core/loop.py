@@ -168,7 +168,7 @@ class Loop(Batch):
                 round.fail(error)
 
     def _grade(self, rounds: Sequence[RequestRound], reading: float) -> Sequence[Feedback]:
-        """The outcome and cost of each round, and the recorder's feedback on them.
+        """Return the outcome and cost of each round, and the recorder's feedback on them.
 
         The target pass took `reading` seconds, shared by all requests; a pass with a prefill is not timed.
         """

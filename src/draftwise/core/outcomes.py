@@ -35,7 +35,7 @@ class RoundCost:
     width: int = 0
 
     def share(self, tokens: int) -> float:
-        """The seconds of the pass for `tokens` of its tokens, in proportion to all its tokens."""
+        """Return the seconds of the pass for `tokens` of its tokens, in proportion to all its tokens."""
         return self.target * tokens / self.pass_tokens
 
 

@@ -34,14 +34,14 @@ class Reading:
             self.texts += 1
 
     def unread_by(self, request: Request) -> Collection[str]:
-        """The drafters that have not read this text, and those that need one of them."""
+        """Return the drafters that have not read this text, and those that need one of them."""
         names = self.unread.get(request.id)
         if not names:
             return ()
         return [name for name in self.drafters if any(part in names for part in self._parts(name))]
 
     def next(self) -> tuple[str, Request] | None:
-        """A drafter that is to read a piece now, and of which text; None if there is none."""
+        """Return a drafter that is to read a piece now, and of which text; None if there is none."""
         for id, names in self.unread.items():
             if id in self.open:
                 for name, tried in names.items():
@@ -68,7 +68,7 @@ class Reading:
         self.unread.pop(request.id, None)
 
     def _parts(self, name: str) -> Collection[str]:
-        """The drafters that this one asks, or itself."""
+        """Return the drafters that this one asks, or itself."""
         try:
             return tuple(getattr(self.drafters.get(name), "parts", None) or (name,))
         except Exception:  # another's property, or its type

@@ -98,7 +98,7 @@ class Request:
         self.done, self.finish_reason, self.rounds, self.last_accepted = False, "", 0, -1
 
     def uniform(self, position: int) -> float:
-        """The uniform random number that decides the token at `position` of the output.
+        """Return the uniform random number that decides the token at `position` of the output.
 
         It depends only on the seed and the position, so plain decoding and any picked draft use the same
         number and write the same text. Positions are requested in order; repeating a position returns the

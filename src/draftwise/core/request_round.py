@@ -60,7 +60,7 @@ class RequestRound:
         return self.verdict.token == NOTHING
 
     def context(self, hints: Mapping[str, float], batch_size: int) -> Context:
-        """The context for the policy."""
+        """Return the context for the policy."""
         request = self.request
         unavailable = request.not_ready.union(request.disabled) if request.disabled else request.not_ready
         tokens = request.tokens
@@ -77,7 +77,7 @@ class RequestRound:
         )
 
     def make_job(self, *, rows: bool, deterministic: bool) -> Job | None:
-        """The draft to request; None if the round drafts nothing."""
+        """Return the draft to request; None if the round drafts nothing."""
         request, arm = self.request, self.arm
         length = min(arm.length, request.remaining - 1, request.max_verifiable, request.max_draft)
         if length <= 0 or arm.drafter in request.disabled or arm.drafter in request.not_ready:
@@ -160,22 +160,17 @@ class RequestRound:
         request.done, request.finish_reason = bool(reason), reason
         self.tokens = tuple(new[:keep])
 
-    def score(self, cost: RoundCost, *, timed: bool, overlap: bool, cut: bool = False) -> None:
-        """Compute the outcome of the round, before the text is cut at its end.
+    def score(self, cost: RoundCost, *, timed: bool, overlap: bool, is_partial: bool = False) -> None:
+        """Compute the outcome of the round and its record for the recorder.
 
-        A round is not counted for its arm if its draft was shortened by the end of the text or for this pass
-        alone, failed, was not ready, or was not verified to its end (`cut`). What shortens all drafts of a
-        text does not matter: no arm would ever count. `timed` is false if the pass included a prefill.
+        `timed` is false if the pass included a prefill. `is_partial` says that an engine had no room to
+        verify the whole draft.
         """
         self.cost = cost
         if self.scores is None or self.error is not None:
             return
-        request, arm, drafted = self.request, self.arm, len(self.draft.tokens)
-        most = min(request.remaining - 1 + len(self.tokens), request.max_verifiable, request.max_draft)
-        is_unavailable = arm.drafter in request.not_ready or arm.drafter in request.disabled
-        cut = cut or (self.is_over and len(self.verdict.path) < drafted)
-        asked = min(arm.length, request.max_draft_ever)
-        censored = cut or is_unavailable or asked > most <= drafted or asked < min(arm.length, 1)
+        request, drafted = self.request, len(self.draft.tokens)
+        censored = self._is_censored(is_partial)
         overlaps = block(self.draft, self.verdict.path, self.scores.overlaps()) if overlap and drafted else ()
         seconds = cost.draft + cost.share(1 + drafted) if timed else nan
         outcome = Outcome(
@@ -189,7 +184,7 @@ class RequestRound:
             cost=cost,
             prefix_length=self.draft.prefix_length,
             match=self.draft.match,
-            asked=asked,
+            asked=min(self.arm.length, request.max_draft_ever),
         )
         # An engine may have written more tokens than it verified.
         walked, count = (-1, *self.verdict.path), len(self.tokens)
@@ -197,6 +192,23 @@ class RequestRound:
         self.record = RoundRecord(
             request, self.decision, outcome, self.draft, self.tokens, nodes, self.scores
         )
+
+    def _is_censored(self, is_partial: bool) -> bool:
+        """Return whether the round does not count for its arm, because something else cut its draft.
+
+        That is the end of the text inside the draft, an engine without room for all of it, a drafter that
+        failed or was not ready, or a limit of this pass. A limit on all drafts of the text does not matter,
+        unless it leaves no draft at all: else no arm would ever count.
+        """
+        request, arm, drafted = self.request, self.arm, len(self.draft.tokens)
+        if is_partial or (self.is_over and len(self.verdict.path) < drafted):
+            return True
+        if arm.drafter in request.not_ready or arm.drafter in request.disabled:
+            return True
+        longest = min(arm.length, request.max_draft_ever)
+        remaining = request.remaining - 1 + len(self.tokens)  # before the round
+        limit = min(remaining, request.max_verifiable, request.max_draft)
+        return longest > limit <= drafted or longest < min(arm.length, 1)
 
     @property
     def draft_and_verify(self) -> tuple[float, float]:
@@ -206,7 +218,7 @@ class RequestRound:
         return self.cost.draft, self.cost.share(1 + len(self.draft.tokens))
 
     def summarize(self, seconds: Seconds) -> Round:
-        """The record of the round for text, metrics, traces and plots."""
+        """Return the record of the round for text, metrics, traces and plots."""
         request, accepted = self.request, len(self.verdict.path)
         logprobs: tuple[float, ...] = ()
         tops: tuple[Tops, ...] = ()
@@ -275,7 +287,7 @@ def draft(
 
 
 def unfailed(rounds: Sequence[Round]) -> Sequence[Round]:
-    """The rounds, for callers that need either all texts or none.
+    """Return the rounds, for callers that need either all texts or none.
 
     Raises:
         Exception: the error that ended one of the requests.

@@ -84,7 +84,7 @@ class Stats:
 
     @classmethod
     def of(cls, rounds: Iterable[Round]) -> Stats:
-        """The totals of `rounds`."""
+        """Return the totals of `rounds`."""
         stats = cls()
         for round in rounds:
             stats.add(round)
@@ -121,7 +121,7 @@ class Stats:
         return self.accepted / self.drafted if self.drafted else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """All values, for JSON."""
+        """Return all values, for JSON."""
         rates = {
             "tokens_per_s": self.tokens_per_s,
             "mean_accepted": self.mean_accepted,
@@ -152,7 +152,7 @@ class Clock(Protocol):
     """Receives the measured times and returns the times to be used."""
 
     def target(self, seconds: float, tokens: int) -> float:
-        """Seconds of a target pass over `tokens` tokens."""
+        """Return seconds of a target pass over `tokens` tokens."""
 
     def round(self, seconds: Seconds) -> Seconds:
-        """Seconds of one request's round, by phase."""
+        """Return seconds of one request's round, by phase."""

@@ -104,7 +104,7 @@ class Sampling:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """A setting as an integer.
+    """Return a setting as an integer.
 
     Raises:
         UserError: it is not a whole number.

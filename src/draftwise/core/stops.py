@@ -138,7 +138,7 @@ def stop(rule: Stop, signals: Signals, *, position: int, previous: Signals | Non
 
 
 def factor(rule: Stop, signals: Signals, *, position: int) -> Any:
-    """The factor of the token at `position` in the product `joint` passed to `stop`: its probability.
+    """Return the factor of the token at `position` in the product `joint` passed to `stop`: its probability.
 
     For `specdecpp` it is the classifier's acceptance probability. The classifier reads the hidden state after
     a token, so at each position it judges the previous token. At the first position that is a committed
@@ -154,7 +154,7 @@ def factor(rule: Stop, signals: Signals, *, position: int) -> Any:
 
 
 def needs(rules: tuple[Stop, ...]) -> frozenset[str]:
-    """The signals that `rules` read, by field name.
+    """Return the signals that `rules` read, by field name.
 
     Raises:
         UserError: unknown rule, or a learned rule without its classifier.

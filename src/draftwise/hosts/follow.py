@@ -246,13 +246,13 @@ class Follower:
 
     def _score(self, row: Row, round: RequestRound, part: Draft, cost: RoundCost) -> None:
         """Score the part of a draft that the step verified."""
-        cut = len(part.tokens) < len(round.draft.tokens)  # the engine had no room for the whole draft
+        is_partial = len(part.tokens) < len(round.draft.tokens)  # the engine had no room for the whole draft
         round.draft, round.tokens = part, self._append(round.request, row)
         accepted = min(len(row.new) - 1, len(part.tokens))
         round.verdict = Verdict(tuple(range(accepted)), row.new[-1])
         round.scores = TextScores(part, row.new, row.overlaps[: len(part.tokens)])
         overlap = "overlap" in self.recorder.reads
-        round.score(cost, timed=cost.target == cost.target, overlap=overlap, cut=cut)
+        round.score(cost, timed=cost.target == cost.target, overlap=overlap, is_partial=is_partial)
 
     def _append(self, request: Request, row: Row) -> tuple[int, ...]:
         """Append what the step wrote, cut at the end of the text."""

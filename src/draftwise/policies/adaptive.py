@@ -194,7 +194,7 @@ class LengthPolicy:
         self.shared = HeuristicLength(self.start)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """The arm of the present length."""
+        """Return the arm of the present length."""
         arm = min(self._length(context.request).length, len(self.arms)) - 1
         return Decision(arm, 1.0, self.arms[arm].stops)
 

@@ -53,12 +53,12 @@ def _lengths(text: str) -> list[int]:
 
 
 def tapout_rules() -> tuple[Stop, ...]:
-    """The five arms of TapOut (arXiv 2511.02017, Table 1)."""
+    """Return the five arms of TapOut (arXiv 2511.02017, Table 1)."""
     return tuple(Stop(rule, stops.DEFAULTS[rule]) for rule in TAPOUT_RULES)
 
 
 def one(drafters: Sequence[str], drafter: str) -> str:
-    """The given drafter, or the first one.
+    """Return the given drafter, or the first one.
 
     Raises:
         UserError: it was not given, or there is none.
@@ -74,7 +74,7 @@ def one(drafters: Sequence[str], drafter: str) -> str:
 
 
 def positive(length: int, option: str = "length") -> int:
-    """A draft length of at least 1, and at most `LONGEST`.
+    """Return a draft length of at least 1, and at most `LONGEST`.
 
     Raises:
         UserError: it is less, or more.
@@ -89,7 +89,7 @@ def positive(length: int, option: str = "length") -> int:
 
 
 def parse_stop(text: str) -> Stop:
-    """A stop rule written as `svip` or `svip(0.6)`.
+    """Return a stop rule written as `svip` or `svip(0.6)`.
 
     Raises:
         UserError: an unknown rule, or a threshold that is no number.

@@ -79,11 +79,11 @@ class BanditPolicy:
         self.own.pop(request, None)
 
     def values(self, batch: int = 1) -> Values:
-        """The learner's estimates; with one for every request, their mean over the open ones."""
+        """Return the learner's estimates; with one for every request, their mean over the open ones."""
         return estimated([self.shared, *self.learners.values()], len(self.arms))
 
     def _moving(self, request: int, arm: int) -> Adaptive | None:
-        """The threshold that moves with this arm's rounds, if any does."""
+        """Return the threshold that moves with this arm's rounds, if any does."""
         if not self.moving:
             return None
         if not self.per_query:
@@ -117,7 +117,7 @@ class ExpertPolicy:
     last: dict[int, int] = field(default_factory=dict)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """An arm by the learner's weights, among those whose drafters are in use."""
+        """Return an arm by the learner's weights, among those whose drafters are in use."""
         learner, allowed = self._learner(context.request), in_use(self.arms, context)
         if self.play == "sample":
             arm, propensity = learner.choose(allowed, rng)
@@ -141,7 +141,7 @@ class ExpertPolicy:
         self.last.pop(request, None)
 
     def values(self, batch: int = 1) -> Values:
-        """The learner's estimates; with one for every request, their mean over the open ones."""
+        """Return the learner's estimates; with one for every request, their mean over the open ones."""
         return estimated([self.shared, *self.learners.values()], len(self.arms))
 
     def _learner(self, request: int) -> FullInformation:
@@ -172,11 +172,11 @@ class ContextPolicy:
 
     @staticmethod
     def dimensions(drafters: int) -> int:
-        """How many features there are with so many drafters."""
+        """Return how many features there are with so many drafters."""
         return drafters + 4
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """An untried arm, or the one of the highest index at this round's features."""
+        """Return an untried arm, or the one of the highest index at this round's features."""
         hints, longest = context.hints, max(arm.length for arm in self.arms)
         features = [1.0]
         features += [log1p(max(0.0, hints.get(d, 0.0))) / log1p(LONG_MATCH) for d in self.drafters]
@@ -207,5 +207,5 @@ class ContextPolicy:
         self.entropies.pop(request, None)
 
     def values(self, batch: int = 1) -> Values:
-        """The level of each arm, all features but the constant at 0."""
+        """Return the level of each arm, all features but the constant at 0."""
         return estimated([self.learner], len(self.arms))

@@ -31,7 +31,7 @@ class RoutedPolicy:
         self.routes[request] = self.router.scores(tokens)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """The arm whose drafter suits the prompt best."""
+        """Return the arm whose drafter suits the prompt best."""
         scores = self.routes[context.request]
         arm = max(in_use(self.arms, context), key=scores.__getitem__)
         return Decision(arm, 1.0, self.arms[arm].stops)

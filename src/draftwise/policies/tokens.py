@@ -44,7 +44,7 @@ class TokenPolicy:
     choices: dict[int, Choices] = field(default_factory=dict)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """A rule for every position."""
+        """Return a rule for every position."""
         mine = self.choices.get(context.request)
         if mine is None:
             mine = self.choices[context.request] = Choices(self.bank.choose(range(self.bank.places), rng))
@@ -85,7 +85,7 @@ class Bank(Protocol):
     places: int
 
     def choose(self, places: Sequence[int], rng: Random) -> list[int]:
-        """An arm for each of these places."""
+        """Return an arm for each of these places."""
 
     def update(self, chosen: Sequence[int], successes: int) -> None:
         """What became of the arms chosen at places 0, 1, ...: the first `successes` did well."""

@@ -68,7 +68,7 @@ class Waiter(Protocol):
     """A drafter that is not ready for every request at once: it may wait for the target's hidden states."""
 
     def ready(self, request: Request) -> bool:
-        """Whether it can draft for this request now; until then it counts as unavailable.
+        """Return whether it can draft for this request now; until then it counts as unavailable.
 
         Called once a round and request, before the policy chooses. An empty draft of a drafter that was not
         ready is not counted for or against it.
@@ -97,7 +97,7 @@ class Matcher(Continuer, Protocol):
     """A lookup that can tell how much of another's draft it has seen before."""
 
     def match_after(self, request: Request, written: Sequence[int]) -> int:
-        """The tokens of the match at the end of the text and these tokens; 0: none.
+        """Return the tokens of the match at the end of the text and these tokens; 0: none.
 
         Called by a drafter that composes drafts (`cascade`), after each token of another's draft.
 
@@ -113,7 +113,7 @@ class Guesser(Protocol):
     """A lookup that can tell the tokens of its draft alone, sooner than the whole draft."""
 
     def guess(self, request: Request, length: int) -> Sequence[int]:
-        """The tokens that `draft` would give for this length if no rule stopped it.
+        """Return the tokens that `draft` would give for this length if no rule stopped it.
 
         Called by recorders of full information, where the lookup did not draft. The text is what `observe`
         brought: `request` may hold more by then.

@@ -30,7 +30,7 @@ class Policy(Protocol):
     reads_hints: bool
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """The arm for the next round of one request: an index into `arms`.
+        """Return the arm for the next round of one request: an index into `arms`.
 
         Called once a round and request, before anyone drafts. An arm of a drafter in `context.unavailable`
         drafts nothing.
@@ -85,7 +85,7 @@ class Rester(Protocol):
     """A policy that may leave out a round of a batch, so that it takes no time where no draft pays."""
 
     def rests(self, batch_size: int) -> bool:
-        """Whether no request of this round drafts; then none is decided, and nothing is learned.
+        """Return whether no request of this round drafts; then none is decided, and nothing is learned.
 
         Called before all else in a round of two or more requests.
         """
@@ -118,7 +118,7 @@ class Valuer(Protocol):
     """A policy that can say what each arm is worth to it now; the server's page shows it."""
 
     def values(self, batch: int = 1) -> Values:
-        """What is known of the arms, where `batch` requests are decoded together.
+        """Return what is known of the arms, where `batch` requests are decoded together.
 
         Called under the loop's lock, between two rounds, at any time and as often as someone looks: it must
         change nothing. What it raises is a warning, and nothing is shown.

@@ -43,13 +43,13 @@ class Graders(Protocol):
         """The seconds that grading has taken since the loop was made."""
 
     def grades_itself(self, name: str) -> bool:
-        """Whether a drafter has `grade`; any other is graded by the drafts it would have made."""
+        """Return whether a drafter has `grade`; any other is graded by the drafts it would have made."""
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
-        """The drafter's grades, one per token of each job; None if it failed."""
+        """Return the drafter's grades, one per token of each job; None if it failed."""
 
     def width(self, name: str) -> int:
-        """The branches that a drafter gives its drafts by itself: 1 for chains."""
+        """Return the branches that a drafter gives its drafts by itself: 1 for chains."""
 
     def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
         """The draft, maybe a tree, that `name` makes for `arm` where the text is `request.tokens[:at]`.
@@ -59,7 +59,7 @@ class Graders(Protocol):
         """
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
-        """The tokens of `redraft`; of a tree, those of its first branch."""
+        """Return the tokens of `redraft`; of a tree, those of its first branch."""
 
 
 class Recorder(Protocol):
@@ -73,14 +73,14 @@ class Recorder(Protocol):
     reads: frozenset[str]
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
-        """The feedback that the rounds of one step make known, in the order in which to learn from it.
+        """Return the feedback that the rounds of one step make known, in the order in which to learn from it.
 
         Called once a step, after the commit and before the drafters observe what was committed. A decision
         whose outcome will never be known must come back as a `Feedback` with nothing in it.
         """
 
     def close(self, request: Request) -> Sequence[Feedback]:
-        """What was still to be learned from a text that has ended; afterwards nothing is kept of it.
+        """Return what was still to be learned from a text that has ended; afterwards nothing is kept of it.
 
         Called once when the text ends, before the policy's `close`.
         """

@@ -31,7 +31,7 @@ class Scores(Protocol):
         """
 
     def prob(self, node: int) -> float:
-        """The target's probability of the drafted token `node` after its parent, in [0, 1].
+        """Return the target's probability of the drafted token `node` after its parent, in [0, 1].
 
         It is a probability under the request's sampling settings: one-hot where the request is greedy. Called
         by `accept` for the nodes of a sampled draft, in order, up to the first that is rejected.
@@ -56,7 +56,7 @@ class Scores(Protocol):
         """
 
     def logprob(self, node: int, token: int) -> float:
-        """The log-probability of `token` after `node` under the raw softmax at temperature 1, in nats.
+        """Return the log-probability of `token` after `node` under the raw softmax at temperature 1, in nats.
 
         Called by the loop for each committed token, if the request asks for `logprobs`.
         """
@@ -73,7 +73,7 @@ class Scores(Protocol):
         """
 
     def distributions(self, nodes: Sequence[int]) -> Any:
-        """The target's distributions after `nodes`: shape (nodes, vocabulary), on the target's device.
+        """Return the target's distributions after `nodes`: shape (nodes, vocabulary), on the target's device.
 
         None where they are one-hot, as for a greedy request. Called by recorders of full information, which
         hand the rows to `Grader.grade` unread.
@@ -98,7 +98,7 @@ class Ranked(Protocol):
     """Scores that also name the most likely tokens of a node."""
 
     def top(self, node: int, n: int) -> tuple[tuple[int, float], ...]:
-        """The `n` most likely tokens after `node` with their log-probabilities, best first.
+        """Return the `n` most likely tokens after `node` with their log-probabilities, best first.
 
         They are those of `Scores.logprob`. Called by the loop if the request asks for `top_logprobs`.
         """
@@ -173,7 +173,7 @@ class Limited(Protocol):
     """A target that cannot verify a draft of every length at once."""
 
     def reach(self, request: Request) -> int:
-        """The longest draft, in tokens, that the next pass can read for this request.
+        """Return the longest draft, in tokens, that the next pass can read for this request.
 
         Called by the loop for each request of a round, before the policy chooses. Must not raise.
         """

@@ -107,7 +107,7 @@ class AcceptanceEstimate:
         return (accepted + 1.0) / (tested + 2.0)
 
     def _sums(self) -> tuple[float, float]:
-        """Tokens tested and accepted recently, in all contexts."""
+        """Return tokens tested and accepted recently, in all contexts."""
         if not self.sums:
             self.sums = list(zip(map(sum, self.tested), map(sum, self.accepted), strict=True))
             self.whole = sum(tested for tested, _ in self.sums), sum(accepted for _, accepted in self.sums)
@@ -153,7 +153,7 @@ class AcceptanceEstimate:
         return deep
 
     def after(self, token: int, request: int, context: int) -> Sequence[float]:
-        """The same as `survival`, after this last token of the text."""
+        """Return the chances of `survival`, corrected for the last token of the text."""
         curve = self.survival(request, context)
         factor = self.last(token) if token >= 0 and curve else 1.0
         if factor == 1.0:  # as after a token that is new
@@ -162,7 +162,7 @@ class AcceptanceEstimate:
         return [factor * chance for chance in curve]
 
     def survival(self, request: int, context: int) -> list[float]:
-        """The chances that the first 1, 2, ... tokens are accepted, as far as they are above `least`.
+        """Return the chances that the first 1, 2, ... tokens are accepted, as far as they are above `least`.
 
         A curve is computed again when its own text has shown something; what other texts show counts `LATER`
         drafts later at most. The list is not to be changed.
@@ -184,7 +184,7 @@ class AcceptanceEstimate:
             self.curves.clear()
 
     def _first(self, context: int, mine: tuple[list[float], list[float]]) -> float:
-        """The chance of a first token in this context, whatever the last one of the text is."""
+        """Return the chance of a first token in this context, whatever the last one of the text is."""
         tested, accepted = self.tested[context][0], self.accepted[context][0]
         all_tested, all_accepted = self._leaned(context)
         lean, mean = self.own_lean, (all_accepted - accepted) / (all_tested - tested)
@@ -192,7 +192,7 @@ class AcceptanceEstimate:
         return (mine[1][0] + lean * chance) / (mine[0][0] + lean)
 
     def _leaned(self, context: int) -> tuple[float, float]:
-        """Tokens tested and accepted over all k of this context, and those that it leans on."""
+        """Return tokens tested and accepted over all k of this context, and those that it leans on."""
         leaned = self.leaned
         if len(leaned) <= context:
             self._sums()
@@ -203,7 +203,11 @@ class AcceptanceEstimate:
         return leaned[context]
 
     def curve(self, request: int, context: int) -> list[float]:
-        """The same, as of now."""
+        """Compute the chances of `survival` from the present counts.
+
+        The chance of the k-th token is (accepted + lean * mean) / (tested + lean), where the mean is over the
+        other k of this context. Counts of the request itself lean on that chance in the same way.
+        """
         tested, accepted = self.tested[context], self.accepted[context]
         lean, own_lean, least = self.lean, self.own_lean, self.least
         all_t, all_a = self._leaned(context)
@@ -270,7 +274,7 @@ class Calibration:
     seen: float = field(default=0.0, metadata=learned(adds))
 
     def score(self, signals: Signals) -> float:
-        """The chance that this token is accepted."""
+        """Return the chance that this token is accepted."""
         return _sigmoid(self.bias + self.slope * _logit(signals.chosen))
 
     def learn(self, chosen: float, accept: float) -> None:

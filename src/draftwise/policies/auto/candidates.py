@@ -104,7 +104,7 @@ def best_up_to(
 
 
 def steps(candidate: Candidate, lengths: Sequence[int]) -> list[Candidate]:
-    """A draft of one length in a pass with room for each of these `lengths`."""
+    """Return a draft of one length in a pass with room for each of these `lengths`."""
     return [candidate if candidate.length <= room else NO_DRAFT for room in lengths]
 
 
@@ -136,12 +136,12 @@ new_skill = partial(AcceptanceEstimate, CONTEXTS, LENGTHS[-1])
 def measured(
     start: float, each: float, reading: float, extra: Sequence[float], plain: Callable[[int], float]
 ) -> Price:
-    """The measured seconds, reading included."""
+    """Return the measured seconds, reading included."""
     return start + reading, each, extra
 
 
 def best_gain(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The draft of the highest gain, if it is above 0."""
+    """Return the draft of the highest gain, if it is above 0."""
     best = max(candidates, key=GAIN, default=None)
     return best if best is not None and best.gain > 0.0 else None
 
@@ -152,7 +152,7 @@ def stop_by_gain(calibration: Calibration, least: float) -> Stop:
 
 
 def match_length(hint: float) -> int:
-    """The class of a match by its length; 0 for none."""
+    """Return the class of a match by its length; 0 for none."""
     return bisect_left(MATCHES, hint)
 
 
@@ -163,7 +163,7 @@ LEAST_MATCH = (0, *(int(n) + 1 for n in MATCHES))  # the shortest match of each 
 
 
 def cascades(drafters: Sequence[str]) -> Mapping[int, int]:
-    """Which of these drafters are cascades with `match`, and which one begins their drafts."""
+    """Return which of these drafters are cascades with `match`, and which one begins their drafts."""
     found = {}
     for i, spec in enumerate(map(parse_drafter, drafters)):
         if takes_over(spec) and (first := cascade_parts(spec.path)[0]) in drafters:
@@ -186,7 +186,7 @@ Tails: TypeAlias = Callable[[int], Sequence[float]]
 def best_cascade(
     i: int, prefix: Prefix, taken: float, tails: Tails, rate: float, lengths: Sequence[int]
 ) -> list[Candidate]:
-    """The model's best draft, and how many tokens a lookup adds to it with a match of each class.
+    """Return the model's best draft, and how many tokens a lookup adds to it with a match of each class.
 
     `taken` is the chance that it adds any, and `tails` the chances of its tokens by the class of its match.
     They cost nothing but a longer target pass. Inside the draft they must be worth more than what the model
@@ -232,7 +232,7 @@ NO_ADDITION = Addition()
 
 
 def addition(tail: Sequence[float], right: float, rooms: Sequence[int], costs: Sequence[float]) -> Addition:
-    """The best of these rooms, where the first part is accepted with the chance `right`.
+    """Return the best of these rooms, where the first part is accepted with the chance `right`.
 
     Rooms and their costs rise.
     """
@@ -257,7 +257,7 @@ def rules(rule: Stop, prefix_length: int) -> tuple[Stop, ...]:
 
 
 def windows(prefix_length: int, right: int, drafted: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What a draft shows about both parts, of which the first has `prefix_length` tokens.
+    """Return what a draft shows about both parts, of which the first has `prefix_length` tokens.
 
     The second part is known once all of the first is right.
     """

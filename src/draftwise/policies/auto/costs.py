@@ -26,7 +26,7 @@ BATCH_SETTLING = (
 
 
 def _passes(cost: PassCost) -> float:
-    """The passes behind what is known."""
+    """Return the passes behind what is known."""
     return sum(cost.counts)
 
 
@@ -131,17 +131,17 @@ class PassCost:
                 self._price(tokens * (1.0 - weight) + 1.0)
 
     def usual(self, tokens: int) -> float:
-        """Seconds of a pass of about this size; 0 if none was seen."""
+        """Return seconds of a pass of about this size; 0 if none was seen."""
         at = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)
         return self.means[at] if self.met[at] else 0.0
 
     def room(self, batch: int) -> int:
-        """Tokens that each request of a batch may draft: passes at most double in size."""
+        """Return tokens that each request of a batch may draft: passes at most double in size."""
         largest = self.sizes[-1] if self.sizes else 1
         return max(1, int(2 * largest / batch) - 1)
 
     def __call__(self, tokens: float) -> float:
-        """Seconds of a pass over so many tokens; 0 before any was seen."""
+        """Return seconds of a pass over so many tokens; 0 before any was seen."""
         if (known := self.fitted.get(tokens)) is None:
             if not self.sizes:
                 self._fit()
@@ -166,11 +166,11 @@ class PassCost:
         return values[-1] + slope * (tokens - sizes[-1])
 
     def _fresh(self, age: float) -> float:
-        """What is left of a reading's weight after so many passes."""
+        """Return what is left of a reading's weight after so many passes."""
         return exp(-age / PASS_MEMORY) if self.padded else 1.0 / (1.0 + age / PASS_MEMORY)
 
     def _slope(self) -> float:
-        """Seconds per token below the smallest pass seen: the smallest known slope."""
+        """Return seconds per token below the smallest pass seen: the smallest known slope."""
         sizes, values = self.sizes, self.values
         if len(sizes) == 1 or sizes[0] <= 1.0:
             return 0.0
@@ -178,7 +178,7 @@ class PassCost:
         return min(whole, (values[1] - values[0]) / (sizes[1] - sizes[0]), values[0] / sizes[0])
 
     def table(self, first: float, count: int, width: float = 1.0) -> list[float]:
-        """Seconds beyond a pass of `first` tokens, for 0, 1, ... `count` times `width` more tokens."""
+        """Return seconds beyond a pass of `first` tokens, for 0, 1, ... `count` times `width` more tokens."""
         base = self(first)
         return [self(first + k * width) - base for k in range(count + 1)]
 
@@ -254,12 +254,12 @@ class Load:
 
 
 def size_class(batch: int) -> int:
-    """The index of a batch's class in `BATCH_SIZES`."""
+    """Return the index of a batch's class in `BATCH_SIZES`."""
     return 0 if batch == 1 else min(bisect_left(BATCH_SIZES, batch), len(BATCH_SIZES) - 1)
 
 
 def nearest(costs: Sequence[PassCost], at: int) -> PassCost:
-    """The costs of this class, or of the nearest class that is known."""
+    """Return the costs of this class, or of the nearest class that is known."""
     if costs[at].known:
         return costs[at]
     known = [k for k, cost in enumerate(costs) if cost.known]
@@ -289,7 +289,7 @@ class Line:
     sums: list[float] = field(default_factory=lambda: [0.0] * 5, metadata=learned(adds))
 
     def __call__(self, tokens: float, *, starts: float = 1.0) -> float:
-        """Seconds for so many tokens."""
+        """Return seconds for so many tokens."""
         return starts * self.start + self.each * tokens
 
     def add(self, tokens: float, seconds: float, *, starts: float = 1.0) -> None:
@@ -315,12 +315,12 @@ class Line:
 
 
 def is_behind(pending: int, longest: int, mates: int) -> bool:
-    """Whether a call first reads so much that this takes a good part of its time."""
+    """Return whether a call first reads so much that this takes a good part of its time."""
     return pending > 16 * mates + 4 * longest
 
 
 def _calls(cost: DraftCost) -> float:
-    """The readings behind what is known of a drafter."""
+    """Return the readings behind what is known of a drafter."""
     return sum(line.readings for line in (*cost.calls, cost.reading))
 
 
@@ -404,7 +404,7 @@ class DraftCost:
         return (call.start / mates, call.each * self.width / mates) if call.readings else (nan, nan)
 
     def call(self, batch: int) -> tuple[float, float]:
-        """Seconds of a call: its start, and per token of its longest draft; NaN before any call."""
+        """Return seconds of a call: its start, and per token of its longest draft; NaN before any call."""
         call = self.calls[self._nearest(batch)]
         return (call.start, call.each * self.width) if call.readings else (nan, nan)
 
@@ -462,7 +462,7 @@ class Throughput:
         return self.rounds / (self.rounds + self.reading) if self.rounds else 1.0
 
     def rate(self, matched: bool, alone: float) -> float:
-        """The rate of this kind of place; 0 before the first round."""
+        """Return the rate of this kind of place; 0 before the first round."""
         seconds = sum(self.seconds)
         if seconds <= 0.0:
             return 0.0

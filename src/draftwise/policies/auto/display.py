@@ -40,7 +40,7 @@ def values(policy: AutoState, batch: int) -> Values:
 
 
 def _seconds(cost: DraftCost, passes: PassCost, batch: int, length: int) -> float | None:
-    """What a draft of this length adds to a plain round; None before any was timed."""
+    """Return what a draft of this length adds to a plain round; None before any was timed."""
     start, each = cost.price(batch)
     if not isfinite(start):
         return None
@@ -70,7 +70,7 @@ class _Gains:
 
 
 def _matches(policy: AutoState) -> dict[str, dict[str, tuple[float, float]]]:
-    """Tokens tested and accepted by drafter and context, as far as they are remembered."""
+    """Return tokens tested and accepted by drafter and context, as far as they are remembered."""
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for name, skill in zip(policy.drafters, policy.skills, strict=True):
         known = len(MATCH_NAMES) == skill.contexts and policy.match is match_length

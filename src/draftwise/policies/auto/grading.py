@@ -38,7 +38,7 @@ class Budget:
         self.rounds += rounds
 
     def allows(self, spent: float) -> bool:
-        """Whether there is time left after so many seconds."""
+        """Return whether there is time left after so many seconds."""
         return spent <= self.share * self.total
 
 
@@ -54,7 +54,7 @@ class LookupGuesses:
     def guess(
         self, i: int, context: int, seen: RoundRecord, start: int, graders: Graders, arm: Arm, budget: Budget
     ) -> PendingDraft | None:
-        """The draft that this lookup would have made where the round began."""
+        """Return the draft that this lookup would have made where the round began."""
         if arm.drafter in seen.request.disabled or not budget.allows(self.seconds):
             return None
         before = graders.graded_seconds
@@ -95,7 +95,7 @@ class ModelGrading:
         graders: Graders,
         budget: Budget,
     ) -> GradingPass | None:
-        """The grading pass of this round, if any."""
+        """Return the grading pass of this round, if any."""
         if self.new is None or self.new:  # what is known of a model stays known
             enough = ENOUGH if len(batch) > 1 else 1
             self.new = {i for i in models if policy.tests(i) < enough}
@@ -130,7 +130,7 @@ class ModelGrading:
         return GradingPass(i, unread, seconds, chances, windows, len(batch))
 
     def ready(self, i: int, name: str, seen: RoundRecord, notes: GradingState, batch: int) -> bool:
-        """Whether enough of this text waits for this model to be graded on."""
+        """Return whether enough of this text waits for this model to be graded on."""
         unknown = notes.missed.get(i, 0)
         enough = 1 if self._is_new(i) else ENOUGH
         return (unknown * batch >= enough or (seen.request.done and unknown > 0)) and (
@@ -147,7 +147,7 @@ class ModelGrading:
         policy: AutoState,
         budget: Budget,
     ) -> int | None:
-        """The model to grade now, if any is ready and the budget allows it."""
+        """Return the model to grade now, if any is ready and the budget allows it."""
         n, names = len(batch), policy.drafters
         self.turns += 1
         spent = not budget.allows(self.seconds)
@@ -169,7 +169,7 @@ class ModelGrading:
     def _pays(
         self, i: int, batch: Sequence[tuple[RoundRecord, GradingState]], policy: AutoState, budget: Budget
     ) -> bool:
-        """Whether a grading of a new model is brief, or the first one takes little of the total time.
+        """Return whether a grading of a new model is brief, or the first one takes little of the total time.
 
         The first may take a round; a further one a part of a round, for a few tokens at least.
         """
@@ -183,7 +183,7 @@ class ModelGrading:
     def _picked(
         self, i: int, batch: Sequence[tuple[RoundRecord, GradingState]], name: str, budget: Budget
     ) -> list[int]:
-        """The requests to grade on, those with the least to read first, until there are enough tokens.
+        """Return the requests to grade on, those with the least to read first, until there are enough tokens.
 
         Or until reading takes as long as a round; the first grading of all, which measures that, has one.
         """
@@ -246,7 +246,7 @@ class PendingDraft:
         return None
 
     def window(self, *, missed: bool) -> Window:
-        """The result as far as it is known."""
+        """Return the result as far as it is known."""
         accepts = (1.0,) * self.right + ((0.0,) if missed else ())
         return Window(self.drafter, self.context, accepts, self.token)
 
@@ -284,7 +284,7 @@ class GradingState:
     left_out: int = 0
 
     def first_ungraded(self, i: int) -> int:
-        """The first token on which this model was not tested."""
+        """Return the first token on which this model was not tested."""
         return max(self.graded.get(i, 0), self.start)
 
     def add(self, models: Sequence[int], player: int, new: int, contexts: Sequence[int]) -> None:
@@ -301,7 +301,7 @@ class GradingState:
                 self.graded[i], self.missed[i] = self.end, 0
 
     def pending(self, i: int, tokens: int) -> int:
-        """How many of the first `tokens` tokens this model has not read."""
+        """Return how many of the first `tokens` tokens this model has not read."""
         return tokens - self.read.get(i, 0)
 
     def unread(self, i: int) -> int:

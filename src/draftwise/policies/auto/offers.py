@@ -49,7 +49,7 @@ def offers(policy: AutoState, context: Context, state: RequestState, passes: Pas
 
 
 def together(policy: AutoState, contexts: Sequence[Context]) -> dict[int, list[Candidate]]:
-    """What the drafters of each request are worth in a round that is planned for the whole batch.
+    """Return what the drafters of each request are worth in a round that is planned for the whole batch.
 
     A call of a drafter takes as long as its longest draft: the first request that drafts pays for all, and
     the others draft as much for nothing. Where rows are padded to the longest, so does the pass. So the
@@ -103,14 +103,14 @@ def _planned(
 
 
 def _widths(policy: AutoState, passes: PassCost, batch: int) -> Sequence[int]:
-    """The lengths that the longest draft of a batch may have."""
+    """Return the lengths that the longest draft of a batch may have."""
     room, longest = passes.room(batch), LONGEST_PASS * passes(batch)
     widths = [length for length in policy.lengths if length <= room] or policy.lengths[:1]
     return [n for n in widths if passes(batch * (1 + n)) <= longest] if policy.padded else widths
 
 
 def _tokens(policy: AutoState, offered: Mapping[int, Sequence[Candidate]]) -> float:
-    """How many tokens the drafts of highest gain add to a pass."""
+    """Return how many tokens the drafts of highest gain add to a pass."""
     best = [
         max(candidates, key=lambda candidate: candidate.gain, default=NO_DRAFT)
         for candidates in offered.values()
@@ -119,7 +119,7 @@ def _tokens(policy: AutoState, offered: Mapping[int, Sequence[Candidate]]) -> fl
 
 
 def _call(cost: DraftCost, batch: int, rate: float) -> tuple[float, float]:
-    """Tokens that a call of this drafter is worth: its start, and each token of its longest draft."""
+    """Return tokens that a call of this drafter is worth: its start, and each token of its longest draft."""
     if cost.tried < len(TRIALS):
         return 0.0, 0.0
     start, each = cost.call(batch)
@@ -184,7 +184,7 @@ def _best_up_to_each(
 def _usable(
     policy: AutoState, context: Context, state: RequestState, passes: PassCost
 ) -> Iterator[tuple[int, Sequence[float]]]:
-    """The drafters that may draft, with the chances that their first 1, 2, ... tokens are accepted.
+    """Return the drafters that may draft, with the chances that their first 1, 2, ... tokens are accepted.
 
     A lookup needs a match; a model that was never graded waits until the recorder has done that.
     """
@@ -209,7 +209,7 @@ def _priced(
     extra: Sequence[float],
     curve: Sequence[float],
 ) -> Price:
-    """What a draft of this drafter costs now."""
+    """Return what a draft of this drafter costs now."""
     start, each = cost.price(context.batch_size)
     reading = _reading(policy, i, cost, context, state, curve)
     return policy.pricing(start, each, reading, extra, policy.pass_cost(1))
@@ -231,14 +231,14 @@ def _reading(
 
 
 def _unread(policy: AutoState, i: int, context: Context, state: RequestState) -> int:
-    """The tokens of the text that a model has not read."""
+    """Return the tokens of the text that a model has not read."""
     return 0 if policy.looks_up[i] else max(0, context.length - state.read.get(i, 0))
 
 
 def _composite(
     policy: AutoState, i: int, context: Context, state: RequestState, extra: Sequence[float]
 ) -> Sequence[Candidate]:
-    """The best draft that a cascade's model begins, once its chances and costs are known."""
+    """Return the best draft that a cascade's model begins, once its chances and costs are known."""
     first, request = policy.cascades[i], context.request
     cost = policy.draft_cost(first)
     known = policy.skills[first].seen and cost.tried >= len(TRIALS) and not policy.looks_up[first]

@@ -56,7 +56,7 @@ class AutoRecorder:
         self.arms = [Arm(name, self.longest) for name in names]
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
-        """The outcomes of the arms that played, and windows of every draft that is decided."""
+        """Return the outcomes of the arms that played, and windows of every draft that is decided."""
         met = not self.looks_up
         if met:
             self._meet(graders)
@@ -103,7 +103,7 @@ class AutoRecorder:
         self.graded = [i for i, up in enumerate(self.looks_up) if not up and i not in cascades]
 
     def _notes(self, seen: RoundRecord) -> GradingState:
-        """The state of this text, at the round that was just played."""
+        """Return the state of this text, at the round that was just played."""
         start = len(seen.request.tokens) - len(seen.tokens)
         notes = self.texts.get(seen.request.id)
         if notes is None:
@@ -114,7 +114,7 @@ class AutoRecorder:
         return notes
 
     def _calls(self, batch: Sequence[tuple[RoundRecord, GradingState]]) -> list[DraftCall]:
-        """What each call of a drafter cost, and for which requests it was."""
+        """Return what each call of a drafter cost, and for which requests it was."""
         calls: dict[int, DraftCall] = {}
         for seen, notes in batch:
             outcome = seen.outcome
@@ -135,7 +135,7 @@ class AutoRecorder:
         return list(calls.values())
 
     def _follow(self, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
-        """The drafts that this round's tokens decide."""
+        """Return the drafts that this round's tokens decide."""
         request, contexts = seen.request, self.policy.contexts(seen.request.id)
         arm, player = self.policy.arms[seen.decision.arm], -1
         played: list[Window] = []
@@ -173,14 +173,14 @@ class AutoRecorder:
         return [Window(i, context, (1.0,) * outcome.accepted + ((0.0,) if missed else ()), token)]
 
     def _model(self, player: int, outcome: Outcome) -> int:
-        """The model whose own draft shows how far it is right in this round; -1: none."""
+        """Return the model whose own draft shows how far it is right in this round; -1: none."""
         first = self.policy.cascades.get(player)
         if _unplayed(outcome) or (first is not None and not outcome.prefix_length):
             return -1
         return player if first is None else first
 
     def _parts(self, i: int, seen: RoundRecord, notes: GradingState) -> list[Window]:
-        """The results of both parts of a composite draft, and whether there was a second."""
+        """Return the results of both parts of a composite draft, and whether there was a second."""
         outcome, first = seen.outcome, self.policy.cascades[i]
         if not outcome.prefix_length:
             return []
@@ -201,7 +201,7 @@ class AutoRecorder:
 
 
 def _unplayed(outcome: Outcome) -> bool:
-    """Whether the drafter that was chosen could not draft."""
+    """Return whether the drafter that was chosen could not draft."""
     return outcome.censored and not outcome.drafted
 
 

@@ -115,7 +115,7 @@ class Guard:
     load: float = 1.0
 
     def is_enabled(self, load: float = 1.0, batch: int = 1, gain: float = 0.0) -> bool:
-        """Whether this request may draft in this round, on a machine so many times slower than usual.
+        """Return whether this request may draft in this round, on a machine so many times slower than usual.
 
         `gain` is what the draft is expected to gain, in tokens.
         """
@@ -171,7 +171,7 @@ class Skipping:
     drafted: bool = True
 
     def rests(self, batch: int) -> bool:
-        """Whether this round is left out; if not, `drafted` is to say whether anything was."""
+        """Return whether this round is left out; if not, `drafted` is to say whether anything was."""
         if size_class(batch) != self.at:
             self.at, self.idle, self.left, self.drafted = size_class(batch), 0, 0, True
         if self.left > 0:

@@ -79,7 +79,7 @@ class Router:
 
 
 def runs(tokens: Sequence[int], longest: int) -> list[tuple[int, ...]]:
-    """Every run of up to `longest` tokens, as often as it stands there."""
+    """Return every run of up to `longest` tokens, as often as it stands there."""
     ids = tuple(tokens)
     return [ids[i : i + n] for n in range(1, longest + 1) for i in range(len(ids) - n + 1)]
 

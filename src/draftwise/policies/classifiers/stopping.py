@@ -78,7 +78,7 @@ class Disco:
         return len(self.hidden_weight)
 
     def score(self, now: Signals) -> float:
-        """The chance, in [0, 1], that the target accepts the token."""
+        """Return the chance, in [0, 1], that the target accepts the token."""
         with np.errstate(all="ignore"):
             h = self.hidden_weight @ features(now)
             h += self.hidden_bias
@@ -139,7 +139,7 @@ class SpecDecPlus:
         return self.repeat * len(self.blocks)
 
     def score(self, now: Signals) -> float:
-        """The chance, in [0, 1], that the target accepts the token which the state was computed from.
+        """Return the chance, in [0, 1], that the target accepts the token which the state was computed from.
 
         Raises:
             UserError: the drafter has no hidden states, or they are of another width.
@@ -248,7 +248,7 @@ def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Any]]:
 
 
 def _made(kind: str, metadata: Mapping[str, str], tensors: Mapping[str, Any]) -> Scorer:
-    """The classifier of these tensors, which must be all that its metadata calls for and no others."""
+    """Return the classifier of these tensors, which must be all that its metadata calls for and no others."""
     layers, drafter = _number(metadata, "layers"), metadata.get("drafter", "")
     if kind == Disco.kind:
         if layers != Disco.layers:

@@ -34,7 +34,7 @@ class EXP3:
         return allowed[i], chance
 
     def chances(self, allowed: Sequence[int]) -> list[float]:
-        """The probability of each allowed arm, in order."""
+        """Return the probability of each allowed arm, in order."""
         logs = [self.logs[arm] for arm in allowed]
         top = max(logs)
         weights = [exp(x - top) for x in logs]
@@ -74,7 +74,7 @@ class EXP3Spec:
         return allowed[i], chance
 
     def chances(self, allowed: Sequence[int]) -> list[float]:
-        """The probability of each allowed arm, in order."""
+        """Return the probability of each allowed arm, in order."""
         weights = self._weights(allowed)
         total = sum(weights)
         return [w / total for w in weights]

@@ -36,7 +36,7 @@ class Hedge:
         return allowed[i], chance
 
     def weights(self, allowed: Sequence[int]) -> list[float]:
-        """The weight of each allowed arm, in order, relative to the best one's."""
+        """Return the weight of each allowed arm, in order, relative to the best one's."""
         rate = self.rate
         if rate is None:
             rate = sqrt(8.0 * log(self.arms) / (self.rounds + 1.0))
@@ -64,7 +64,7 @@ class Hedge:
 
 
 def expected_loss(weights: Sequence[float], losses: Sequence[float | None]) -> float:
-    """The mean loss of the arms awake, by weight; by number if none of them has any weight."""
+    """Return the mean loss of the arms awake, by weight; by number if none of them has any weight."""
     awake = [(w, x) for w, x in zip(weights, losses, strict=True) if x is not None]
     total = sum(w for w, _ in awake)
     if total > 0.0:

@@ -24,7 +24,7 @@ class Chooser(Protocol):
         """The decision came to nothing: it only leaves the count of those in flight."""
 
     def estimates(self) -> list[float]:
-        """The present value of each arm, higher is better, for displays."""
+        """Return the present value of each arm, higher is better, for displays."""
 
 
 class Learner(Chooser, Protocol):

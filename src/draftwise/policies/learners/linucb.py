@@ -27,7 +27,7 @@ def _thetas(blank: Any, parts: Sequence[Any], name: str) -> Any:
 
 
 def _solve(blank: Any, parts: Sequence[Any], arm: int) -> tuple[Any, Any]:
-    """The inverse of A = ridge + X'X of all parts, and X'y, for one arm."""
+    """Return the inverse of A = ridge + X'X of all parts, and X'y, for one arm."""
     d = blank.dimensions
     ridge = np.eye(d) * blank.ridge
     grams = [np.linalg.inv(np.array(part.inverses[arm]).reshape(d, d)) for part in parts]
@@ -88,7 +88,7 @@ class LinUCB:
         self.inverses[arm] = [old - new for old, new in zip(inverse, outer, strict=True)]
 
     def untried(self, arm: int) -> bool:
-        """Whether nothing of `arm` is known or on its way."""
+        """Return whether nothing of `arm` is known or on its way."""
         return not self.flight[arm] and self.inverses[arm] == self._start()
 
     def abort(self, arm: int) -> None:

@@ -56,7 +56,7 @@ class UCB1:
         return best
 
     def bonus(self, arm: int, n: float, log_t: float) -> float:
-        """What `arm` gets on top of its mean after n of t pulls, those in flight included."""
+        """Return what `arm` gets on top of its mean after n of t pulls, those in flight included."""
         return self.strength * sqrt(2.0 * log_t / n)
 
     def update(self, arm: int, reward: float, propensity: float) -> None:

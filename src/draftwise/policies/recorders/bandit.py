@@ -21,7 +21,7 @@ class Bandit:
     reads: frozenset[str] = frozenset()
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
-        """The feedback of one round each: without outcomes if the round is not counted for its arm."""
+        """Return the feedback of one round each: without outcomes if the round is not counted for its arm."""
         return [self._score(seen) for seen in batch]
 
     def close(self, request: Request) -> Sequence[Feedback]:
@@ -114,7 +114,7 @@ READS: Mapping[str, frozenset[str]] = {"block-divergence": frozenset({"overlap",
 
 
 def reward(name: str) -> Reward:
-    """The reward called `name`, with a state of its own where it has one.
+    """Return the reward called `name`, with a state of its own where it has one.
 
     Raises:
         UserError: there is no reward of this name.

@@ -181,7 +181,7 @@ class Track(Protocol):
     lookup: bool
 
     def begins(self, *, played: bool) -> bool:
-        """Whether a round to be scored begins here; `played` where one was really played from here."""
+        """Return whether a round to be scored begins here; `played` where one was really played from here."""
 
     def begin(self, draft: Draft) -> None: ...
 
@@ -189,10 +189,10 @@ class Track(Protocol):
         """One more committed token, with its grade for a model; returns the losses that are now known."""
 
     def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
-        """A round of the played drafter has ended: what can be scored of it without waiting."""
+        """Return a round of the played drafter has ended: what can be scored of it without waiting."""
 
     def finish(self) -> Sequence[float]:
-        """The text has ended of itself: what waited for more of it is known now."""
+        """Return the text has ended of itself: what waited for more of it is known now."""
 
 
 class Path:
@@ -229,7 +229,7 @@ class Rounds:
         self._path, self._begins = Path(NOTHING), 1.0
 
     def begins(self, *, played: bool) -> bool:
-        """A lookup drafts where its own last round has ended."""
+        """Return a lookup drafts where its own last round has ended."""
         return self.lookup and self._cursor.fresh
 
     def begin(self, draft: Draft) -> None:
@@ -298,7 +298,7 @@ class Windows:
         self._open.append(_Window(Path(draft)))
 
     def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
-        """The loss of the oldest window when its span is full."""
+        """Return the loss of the oldest window when its span is full."""
         for one in self._open:
             one.add(token, grade, chance)
         if self._weigh or not self._open or len(self._open[0].grades) < self._span:
@@ -314,7 +314,7 @@ class Windows:
         return (self._scale(weighted(grades, played, accepted, length, form=self._form, stops=stops)),)
 
     def finish(self) -> Sequence[float]:
-        """All open windows: the terms after the end of the text are 0."""
+        """Return all open windows: the terms after the end of the text are 0."""
         losses = [self._loss(one) for one in self._open]
         self._open.clear()
         return losses

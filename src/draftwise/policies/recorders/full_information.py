@@ -186,7 +186,7 @@ class Grading:
         return text.tracks[i].lookup or not graders.grades_itself(self.arms[i].drafter)
 
     def _drafted(self, i: int, seen: RoundRecord, at: int, lookup: bool, graders: Graders) -> Draft | None:
-        """What a lookup drafts at `at`: its draft of this round if nothing limited that, or a new one.
+        """Return what a lookup drafts at `at`: its draft of this round if nothing limited that, or a new one.
 
         None for one that failed, or that drew its tokens.
         """
@@ -199,7 +199,7 @@ class Grading:
         return graders.redraft(arm.drafter, request, at, arm)
 
     def _live(self, text: Text, at: int) -> int:
-        """The first position from `at` on that is graded."""
+        """Return the first position from `at` on that is graded."""
         if self.windows != "cursor" or self.thin == 1:
             return at
         stretch = (at - text.start) // STRETCH
@@ -207,7 +207,7 @@ class Grading:
         return at if not ahead else text.start + (stretch + ahead) * STRETCH
 
     def _ripe(self, seen: RoundRecord) -> list[Feedback]:
-        """A vector of losses for each token or window that every arm in use now has one for."""
+        """Return a vector of losses for each token or window that every arm in use now has one for."""
         request, text = seen.request, self.texts[seen.request.id]
         asleep = request.disabled | text.mute
         awake = [i for i, arm in enumerate(self.arms) if arm.drafter not in asleep]
