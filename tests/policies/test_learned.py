@@ -213,7 +213,7 @@ def test_hidden_states_are_those_that_transformers_reports(name: str) -> None:
 def test_nothing_is_kept_that_no_rule_reads() -> None:
     drafter = LMDrafter(model("llama"), VOCAB)
     (draft,) = drafter.draft([Job(request(0, [3, 4], 1), 3, (Stop("svip", 99.0),))])
-    assert drafter.states is None
+    assert drafter.hidden is None
     assert all(s.hidden is None and s.top == () for s in draft.signals)
 
 
