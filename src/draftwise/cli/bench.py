@@ -28,7 +28,6 @@ from .options import (
     Target,
     TrustRemoteCode,
     drafters_of,
-    with_options,
 )
 from .progress import progress
 from .tables import table
@@ -91,7 +90,6 @@ class RunOptions:
         return Settings(**given, drafters=tuple(drafters), batch=batch, **more)
 
 
-@with_options
 def bench(
     run: RunOptions,
     out: Annotated[Path, Option(help="The folder for the results; an interrupted run there is resumed.")],

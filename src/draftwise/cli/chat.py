@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, ModelOptions, PrefixCache, SamplingOptions, with_options
+from .options import AsJson, ModelOptions, PrefixCache, SamplingOptions
 from .reading import standard_input
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 HELP = "/reset starts a new conversation; /exit or Ctrl-D leaves; Ctrl-C ends an answer"
 
 
-@with_options
 def chat(
     models: ModelOptions,
     sampling: SamplingOptions,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, get_type_hints
 
@@ -59,27 +59,47 @@ def add(app: Typer, verb: Callable[..., Any], *, name: str = "", panel: str | No
     text, _, examples = inspect.cleandoc(verb.__doc__ or "").partition(EXAMPLES)
     code = f"{FENCE}sh\n{examples.strip()}\n{FENCE}" if examples else None  # Markdown, for the reference
     app.command(name or None, cls=Command, help=text.strip(), epilog=code, rich_help_panel=panel)(
-        with_verbosity(verb)
+        make_command(verb)
     )
 
 
-def with_verbosity(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb with --quiet and --verbose; with --json it shows no progress."""
+def make_command(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the verb with the fields of its dataclass parameters as options, --quiet and --verbose.
+
+    With --json it shows no progress.
+    """
     hints = get_type_hints(verb, include_extras=True)
-    own = [p.replace(annotation=hints[p.name]) for p in signature(verb).parameters.values()]
-    more = [("quiet", Quiet), ("verbose", Verbose)]
-    keyword = partial(Parameter, kind=Parameter.KEYWORD_ONLY, default=False)
-    parameters = [*own, *(keyword(name, annotation=kind) for name, kind in more)]
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: list[Parameter] = []
+    for own in signature(verb).parameters.values():
+        if own.name in groups:
+            parameters += _list_options(groups[own.name])
+        else:
+            parameters.append(own.replace(annotation=hints[own.name], kind=Parameter.KEYWORD_ONLY))
+    parameters += [_option("quiet", Quiet, False), _option("verbose", Verbose, False)]
 
     def command(*, quiet: bool, verbose: bool, **given: Any) -> Any:
         logs.set_level(quiet=quiet, verbose=verbose)
         hidden.set(bool(given.get("as_json")))
+        for name, group in groups.items():
+            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
         return verb(**given)
 
     command.__name__, command.__doc__ = verb.__name__, verb.__doc__
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
     return command
+
+
+def _list_options(group: Any) -> Iterator[Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    for f in fields(group):
+        default = f.default if f.default_factory is MISSING else f.default_factory()
+        yield _option(f.name, hints[f.name], default)
+
+
+def _option(name: str, kind: Any, default: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:

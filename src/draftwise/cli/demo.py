@@ -19,7 +19,7 @@ from draftwise.measure.machine import MEAN, Meter, cores, used_by_others
 from draftwise.models import smollm2
 
 from . import show
-from .options import DEFAULT_TARGET, AsJson, ModelOptions, Target, with_options
+from .options import DEFAULT_TARGET, AsJson, ModelOptions, Target
 from .progress import Pace, clock, progress, waiting
 from .screen import Screen
 from .tables import table
@@ -67,7 +67,6 @@ class DemoModels(ModelOptions):
     target: Target = REAL
 
 
-@with_options
 def demo(
     models: DemoModels,
     prompts: Annotated[int, typer.Option(help="Number of questions from Spec-Bench.")] = 13,

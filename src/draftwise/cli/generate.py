@@ -12,7 +12,7 @@ from draftwise.errors import UserError
 from . import show
 from .explain import gives_reasons, reasons_of, show_reasons
 from .logs import verbose
-from .options import AsJson, ModelOptions, Raw, SamplingOptions, with_options
+from .options import AsJson, ModelOptions, Raw, SamplingOptions
 from .progress import waiting
 from .reading import read_prompt
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 MOST_SAMPLES = 1024
 
 
-@with_options
 def generate(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads standard input.")],
     models: ModelOptions,

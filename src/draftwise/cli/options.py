@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from inspect import Parameter, Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -278,37 +276,3 @@ class SamplingOptions:
         known = {option.name for option in fields(Sampling)}
         Sampling(**{name: value for name, value in self.settings().items() if name in known})
         stop_strings(self.stop)
-
-
-def with_options(verb: Callable[..., None]) -> Callable[..., None]:
-    """Turn the fields of a verb's dataclass parameters into options."""
-    hints = get_type_hints(verb, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-    parameters: list[Parameter] = []
-    for own in signature(verb).parameters.values():
-        if own.name in groups:
-            parameters += _parameters(groups[own.name])
-        else:
-            parameters.append(own.replace(annotation=hints[own.name], kind=Parameter.KEYWORD_ONLY))
-
-    def command(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
-        verb(**given)
-
-    command.__name__, command.__doc__ = verb.__name__, verb.__doc__
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
-    return command
-
-
-def _parameters(group: Any) -> list[Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        Parameter(f.name, Parameter.KEYWORD_ONLY, default=_default(f), annotation=hints[f.name])
-        for f in fields(group)
-    ]
-
-
-def _default(option: Field[Any]) -> Any:
-    return option.default if option.default_factory is MISSING else option.default_factory()

@@ -15,7 +15,7 @@ from typer import Option
 
 from draftwise.errors import DraftwiseWarning, UserError
 
-from .options import ModelOptions, PrefixCache, with_options
+from .options import ModelOptions, PrefixCache
 
 PLACE: dict[str, Any] = {"rich_help_panel": "Address"}
 BOUNDS: dict[str, Any] = {"rich_help_panel": "Bounds"}
@@ -59,7 +59,6 @@ class BoundOptions:
     ] = "bounds"
 
 
-@with_options
 def serve(
     models: ModelOptions,
     address: AddressOptions,

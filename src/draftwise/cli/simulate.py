@@ -14,7 +14,7 @@ from typer import Option
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, Policies, with_options
+from .options import AsJson, Policies
 from .progress import progress
 from .tables import table
 
@@ -151,7 +151,6 @@ class WorldOptions:
         )
 
 
-@with_options
 def simulate(
     world: WorldOptions,
     policies: Policies = POLICIES,

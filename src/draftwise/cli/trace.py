@@ -26,7 +26,6 @@ from .options import (
     Target,
     TrustRemoteCode,
     parse_models,
-    with_options,
 )
 from .progress import progress, waiting
 
@@ -71,7 +70,6 @@ class TraceOptions:
         return Sampling(max_new_tokens=self.max_new_tokens, temperature=self.temperature, eos=eos, seed=seed)
 
 
-@with_options
 def trace(
     options: TraceOptions,
     out: Annotated[Path, Option(help="The folder to write; an interrupted recording there is resumed.")],

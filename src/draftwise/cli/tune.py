@@ -14,11 +14,10 @@ from typer import Option
 from . import show
 from .bench import RunOptions, measuring, trust
 from .complete import policy_names
-from .options import AsJson, with_options
+from .options import AsJson
 from .tables import table
 
 
-@with_options
 def tune(
     policy: Annotated[
         str,
