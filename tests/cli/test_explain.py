@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from draftwise.cli import main
-from draftwise.cli.explain import rows
+from draftwise.cli.generate import rows
 from draftwise.core.arms import Arm, Context
 from draftwise.policies.auto.candidates import Candidate, Reason
 from draftwise.policies.catalogue import method

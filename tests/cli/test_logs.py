@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from draftwise.cli import logs, main
+from draftwise.cli import main, streams
 from draftwise.errors import DraftwiseWarning
 
 from .conftest import Models, Result, Screen
@@ -66,9 +66,9 @@ def test_quiet_and_verbose_together_are_refused(run: Run) -> None:
 
 
 def test_the_logger_is_left_as_it_was(run: Run) -> None:
-    before = logs.LOG.level, list(logs.LOG.handlers), warnings.showwarning
+    before = streams.LOG.level, list(streams.LOG.handlers), warnings.showwarning
     run("models", "--verbose")
-    assert (logs.LOG.level, list(logs.LOG.handlers), warnings.showwarning) == before
+    assert (streams.LOG.level, list(streams.LOG.handlers), warnings.showwarning) == before
 
 
 def test_a_program_that_imports_the_library_hears_nothing_unless_it_asks() -> None:

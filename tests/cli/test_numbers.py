@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from inspect import signature
 from io import StringIO
 from pathlib import Path
@@ -84,8 +83,7 @@ def world(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
     questions = [data.Prompt(i, "qa", ("abc def",)) for i in range(2)]
     monkeypatch.setattr(data, "spec_bench", lambda: questions)
     monkeypatch.setattr(BenchModels, "load", lambda target, drafters, **rest: sim_models(list(drafters)))
-    monkeypatch.setattr(import_module("draftwise.cli.bench"), "_report", lambda out: None)
-    monkeypatch.setattr(import_module("draftwise.cli.replay"), "report", lambda out: None)
+    monkeypatch.setattr("draftwise.measure.report.write_report", lambda out: None)
     for verb in ("drafter", "eagle", "medusa", "classifier", "router"):
         monkeypatch.setattr(f"draftwise.train.{verb}.train", lambda run, out, tell: {"after": {}})
     monkeypatch.setattr("draftwise.serve.run.serve", lambda decoder, name, **named: None)

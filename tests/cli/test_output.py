@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from draftwise.cli import show
-from draftwise.cli.logs import to_stderr
+from draftwise.cli.streams import to_stderr
 from draftwise.core.round import Stats
 from draftwise.generation.output import Output
 from tests.measure.report import folder as made

@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from draftwise.cli import logs
+from draftwise.cli import streams
 from draftwise.cli.progress import Pace, clock, hidden, progress, stages, waiting
 from draftwise.models.stages import announce
 
@@ -114,8 +114,8 @@ def test_json_and_quiet_show_none(
     silent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr", Screen())
-    with logs.to_stderr():
-        logs.set_level(quiet=silent == "--quiet", verbose=False)
+    with streams.to_stderr():
+        streams.set_level(quiet=silent == "--quiet", verbose=False)
         hidden.set(silent == "--json")
         try:
             with progress("loading models") as tell, waiting("drawing"):

@@ -13,27 +13,18 @@ import typer
 from draftwise.errors import UserError
 from draftwise.registry import meant
 
-from . import datastore, train
-from .bench import bench
-from .chat import chat
+from . import prepare, train
+from .bench import bench, report, tune
 from .command import WIDEST, Command, Group, Quiet, Verbose, add
-from .compile import compile_
 from .demo import demo
 from .doctor import doctor
-from .export import export
-from .generate import generate
+from .generate import chat, generate
 from .lists import drafters, models, policies
-from .logs import set_level, to_stderr
-from .merge import merge
-from .oracle import oracle
-from .reading import utf8
-from .replay import replay
-from .report import report
 from .serve import serve
 from .simulate import simulate
+from .streams import set_level, to_stderr, utf8
 from .suggest import suggest
-from .trace import trace
-from .tune import tune
+from .traces import oracle, replay, trace
 
 # Late versions of Typer carry their own copy of Click; this is ClickException in all of them.
 CommandError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -57,10 +48,10 @@ for panel, verbs in PANELS.items():
     for verb in verbs:
         add(app, verb, panel=panel)
 app.add_typer(train.app, name="train", rich_help_panel=MAKE)
-app.add_typer(datastore.app, name="datastore", rich_help_panel=MAKE)
-add(app, compile_, name="compile", panel=MAKE)
-add(app, merge, panel=MAKE)
-add(app, export, panel=MAKE)
+app.add_typer(prepare.app, name="datastore", rich_help_panel=MAKE)
+add(app, prepare.compile_, name="compile", panel=MAKE)
+add(app, prepare.merge, panel=MAKE)
+add(app, prepare.export, panel=MAKE)
 add(app, doctor, panel="Help")
 
 

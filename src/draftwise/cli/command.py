@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 from typer import Option, Typer
 from typer.core import TyperCommand, TyperGroup
 
-from . import logs
+from . import streams
 from .progress import NARROW, hidden
 
 EXAMPLES = "\nExamples:\n"
@@ -79,7 +79,7 @@ def make_command(verb: Callable[..., Any]) -> Callable[..., Any]:
     parameters += [_option("quiet", Quiet, False), _option("verbose", Verbose, False)]
 
     def command(*, quiet: bool, verbose: bool, **given: Any) -> Any:
-        logs.set_level(quiet=quiet, verbose=verbose)
+        streams.set_level(quiet=quiet, verbose=verbose)
         hidden.set(bool(given.get("as_json")))
         for name, group in groups.items():
             given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})

@@ -12,7 +12,7 @@ from draftwise.models.zoo import INSTALL
 from . import show
 from .options import AsJson
 from .progress import waiting
-from .tables import line, table
+from .show import line, table
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -1,8 +1,14 @@
-"""`draftwise generate`: one prompt, with its text streamed."""
+"""`draftwise generate` and `chat`: text for one prompt, or for each turn of a conversation."""
 
 from __future__ import annotations
 
-from itertools import chain
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from importlib import import_module
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,15 +16,16 @@ import typer
 from draftwise.errors import UserError
 
 from . import show
-from .explain import gives_reasons, reasons_of, show_reasons
-from .logs import verbose
-from .options import AsJson, ModelOptions, Raw, SamplingOptions
+from .options import AsJson, ModelOptions, PrefixCache, Raw, SamplingOptions
 from .progress import waiting
-from .reading import read_prompt
+from .show import table
+from .streams import read_prompt, standard_input, verbose
 
 if TYPE_CHECKING:
+    from draftwise.generation.chat import Chat
     from draftwise.generation.decoder import Decoder
-
+    from draftwise.policies.auto.candidates import Reason
+    from draftwise.policies.auto.policy import AutoPolicy
 
 MOST_SAMPLES = 1024
 
@@ -112,3 +119,148 @@ def _stream(
         show.report(decoder.last, wanted=report)
     else:
         raise typer.Exit(130)
+
+
+HELP = "/reset starts a new conversation; /exit or Ctrl-D leaves; Ctrl-C ends an answer"
+
+
+def chat(
+    models: ModelOptions,
+    sampling: SamplingOptions,
+    prefix_cache: PrefixCache = 1024.0,
+    as_json: AsJson = False,
+) -> None:
+    """Chat with the target; each line of piped input is one turn.
+
+    /reset starts a new conversation, /exit or Ctrl-D leaves, and Ctrl-C ends an answer.
+
+    Examples:
+    draftwise chat
+    draftwise chat --drafters suffix --temperature 0.7
+    """
+    sampling.check()
+    decoder = models.load(seed=sampling.seed, prefix_cache=prefix_cache)
+    colours, settings = show.styles(models.drafter_names), sampling.settings()
+    person = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
+    if person:
+        console = show.console()
+        console.print(HELP, style="dim")
+        console.print(show.legend(colours))
+    session = decoder.chat()
+    try:
+        while (line := _read(person)) is not None and line != "/exit":
+            if line == "/reset":
+                session.close()
+                session = decoder.chat()
+            elif line.startswith("/") and line[1:].isalpha():
+                _tell(f"unknown command {line}: {HELP}", person)
+            elif line:
+                try:
+                    _answer(session, line, settings, colours, as_json=as_json)
+                except UserError as error:
+                    _tell(str(error), person)
+    finally:
+        session.close()
+
+
+def _read(person: bool) -> str | None:
+    """The next line without surrounding spaces; None at the end of the input."""
+    if person:
+        with suppress(ImportError):  # not built on every system
+            import_module("readline")  # gives input() a history and line editing
+    try:
+        return standard_input(partial(input, "> " if person else "")).strip()
+    except EOFError:
+        if person:
+            print()
+        return None
+
+
+def _tell(message: str, person: bool) -> None:
+    """Print a mistake on a terminal; otherwise it ends the command."""
+    if not person:
+        raise UserError(message)
+    print("error:", message, file=sys.stderr)
+
+
+def _answer(
+    session: Chat, line: str, settings: dict[str, Any], colours: dict[str, str], *, as_json: bool
+) -> None:
+    if as_json:
+        for _ in session.send(line, **settings):
+            pass
+        show.dump(show.as_dict(session.last))
+        sys.stdout.flush()
+        return
+    writer = show.Writer(colours)
+    # Closed at once, so that an interrupted answer is part of the conversation before the next turn.
+    with closing(session.send(line, **settings)) as pieces:
+        try:
+            for piece in pieces:
+                writer.write(piece)
+        except KeyboardInterrupt:
+            if not writer.terminal:
+                raise
+    writer.end()
+    show.report(session.last, wanted=settings["logprobs"])
+
+
+STRETCH = 16  # tokens in one row
+CELL = "tokens for time: worth in tokens"
+
+
+def gives_reasons(policy: object) -> AutoPolicy:
+    """The policy itself, which can say why it chose an arm.
+
+    Raises:
+        UserError: it is not `auto`.
+    """
+    from draftwise.policies.auto.policy import AutoPolicy
+
+    if not isinstance(policy, AutoPolicy):
+        raise UserError("--explain: only the policy auto gives reasons; leave out --policy or --explain")
+    return policy
+
+
+def reasons_of(decoder: Decoder) -> list[Reason]:
+    """The list to which the policy appends its reasons.
+
+    Raises:
+        UserError: the policy is not `auto`.
+    """
+    policy = gives_reasons(decoder.loop.policy)
+    policy.reasons = []
+    return policy.reasons
+
+
+def show_reasons(reasons: Sequence[Reason], drafters: Sequence[str]) -> None:
+    """A table on standard error."""
+    asked = [name for name in drafters if name != "none"]
+    heads = ("tokens", "tokens/s", "played", *(f"{name} ({CELL})" for name in asked))
+    table(heads, list(rows(reasons, asked)), stream=sys.stderr)
+
+
+def rows(reasons: Sequence[Reason], drafters: Sequence[str]) -> Iterator[list[str]]:
+    """One row for 16 tokens: position, rate, arms played, and the means of each drafter's expected tokens,
+    milliseconds and gain in tokens; no numbers while its cost is unknown."""
+    for stretch, group in groupby(reasons, lambda reason: reason.position // STRETCH):
+        mine = list(group)
+        played = Counter("off" if r.paused else r.arm.name for r in mine)
+        yield [
+            f"{stretch * STRETCH}-{(stretch + 1) * STRETCH - 1}",
+            f"{sum(r.rate for r in mine) / len(mine):.0f}",
+            ", ".join(f"{name} x{n}" for name, n in played.most_common()),
+            *(_promise(mine, i) for i in range(len(drafters))),
+        ]
+
+
+def _promise(reasons: Sequence[Reason], drafter: int) -> str:
+    mine = [worth for reason in reasons for worth in reason.candidates if worth.drafter == drafter]
+    candidates = [worth for worth in mine if not worth.trial]
+    if not candidates:
+        return "being tried" if mine else "-"
+    n = len(candidates)
+    tokens, seconds, gain = (
+        sum(getattr(w, key) for w in candidates) / n for key in ("tokens", "seconds", "gain")
+    )
+    return f"{tokens:.1f} for {1000 * seconds:.1f} ms: {gain:+.1f}"

@@ -13,9 +13,8 @@ from draftwise.models.zoo import INSTALL, ZooModel, list_parts, list_real, list_
 from draftwise.registry.entries import Entry, describe, entry, shown
 
 from . import show
-from .complete import drafter_name, policy_name
-from .options import AsJson
-from .tables import line, table
+from .options import AsJson, complete
+from .show import line, table
 
 PROMPT = "Why is the sky blue?"
 
@@ -40,7 +39,7 @@ def models(as_json: AsJson = False) -> None:
 
 def drafters(
     name: Annotated[
-        str, Argument(metavar="[NAME]", help="Explain this drafter.", autocompletion=drafter_name)
+        str, Argument(metavar="[NAME]", help="Explain this drafter.", autocompletion=complete("drafters"))
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -66,7 +65,7 @@ def drafters(
 
 def policies(
     name: Annotated[
-        str, Argument(metavar="[NAME]", help="Explain this policy.", autocompletion=policy_name)
+        str, Argument(metavar="[NAME]", help="Explain this policy.", autocompletion=complete("policies"))
     ] = "",
     as_json: AsJson = False,
 ) -> None:

@@ -1,15 +1,17 @@
-"""Options that several verbs share, each written once."""
+"""Options that several verbs share, each written once, and the names that a shell completes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
+from draftwise import registry
 from draftwise.errors import UserError
-from draftwise.models.zoo import default_target
+from draftwise.models.zoo import default_target, list_zoo
 from draftwise.specs import (
     DrafterSpec,
     LoadOptions,
@@ -21,12 +23,27 @@ from draftwise.specs import (
     split_names,
 )
 
-from .complete import drafter_names, model_name, policy_name, policy_names
 from .progress import stages
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
     from draftwise.policies.catalogue import Method
+
+
+def complete(*groups: str, several: bool = False) -> Callable[[str], list[str]]:
+    """Return what completes a name of these groups (`zoo` are the bundled models), or the last of several."""
+
+    def names(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+        known = (_zoo() if group == "zoo" else registry.names(group) for group in groups)
+        return [f"{before}{comma}{name}" for some in known for name in some if name.startswith(last)]
+
+    return names
+
+
+def _zoo() -> list[str]:
+    return [model.name for model in list_zoo()]
+
 
 MODELS: dict[str, Any] = {"rich_help_panel": "Models"}
 SAMPLING: dict[str, Any] = {"rich_help_panel": "Sampling"}
@@ -44,7 +61,7 @@ Target = Annotated[
     str,
     Option(
         help="The target model: zoo:NAME, a folder, a Hugging Face id or a GGUF file.",
-        autocompletion=model_name,
+        autocompletion=complete("zoo"),
         **MODELS,
     ),
 ]
@@ -53,13 +70,16 @@ Drafters = Annotated[
     Option(
         help="Comma-separated drafters: models, or names from `draftwise drafters`. "
         "Default: ngram,suffix, and zoo:general before them for zoo:target.",
-        autocompletion=drafter_names,
+        autocompletion=complete("drafters", "zoo", several=True),
         **MODELS,
     ),
 ]
 Policies = Annotated[
     str,
-    Option(help="Comma-separated policies: names from `draftwise policies`.", autocompletion=policy_names),
+    Option(
+        help="Comma-separated policies: names from `draftwise policies`.",
+        autocompletion=complete("policies", several=True),
+    ),
 ]
 Dtype = Annotated[str, Option(help="Precision: auto, float32, bfloat16 or float16.", **MODELS)]
 Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.", **MODELS)]
@@ -146,7 +166,7 @@ class ModelOptions:
         str | None,
         Option(
             help="The policy: a name from `draftwise policies`. Default: auto, or none without drafters.",
-            autocompletion=policy_name,
+            autocompletion=complete("policies"),
             **MODELS,
         ),
     ] = None

@@ -10,7 +10,7 @@ from threading import Timer
 from time import monotonic
 from typing import Protocol
 
-from . import logs, show
+from . import show, streams
 
 SOON = 0.5  # seconds until the first plain line, so that a short command or a refused one has none
 LONG = 2.0  # seconds of a stage of loading until it has a line
@@ -43,14 +43,14 @@ class Pace:
 
 def progress(begin: str) -> AbstractContextManager[Tell]:
     """Show `begin ...` at once, and then whatever phases are told of."""
-    if hidden.get() or logs.quiet():
+    if hidden.get() or streams.quiet():
         return nullcontext(_silent)
     return _bars(begin) if sys.stderr.isatty() else _lines(begin)
 
 
 def waiting(what: str) -> AbstractContextManager[object]:
     """A spinner while one step takes long; nothing where standard error is not a terminal."""
-    if hidden.get() or logs.quiet():
+    if hidden.get() or streams.quiet():
         return nullcontext()
     return show.console(stderr=True).status(f"{what} ...")
 
@@ -60,7 +60,7 @@ def stages(begin: str) -> Iterator[None]:
     """Show `begin` with each stage of loading: in a spinner on a terminal, else a line for each long one."""
     from draftwise.models.stages import listener
 
-    if hidden.get() or logs.quiet():
+    if hidden.get() or streams.quiet():
         yield
         return
     with _spinner(begin) if sys.stderr.isatty() else _long_ones(begin) as show_stage:

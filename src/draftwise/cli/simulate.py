@@ -16,7 +16,7 @@ from draftwise.errors import UserError
 from . import show
 from .options import AsJson, Policies
 from .progress import progress
-from .tables import table
+from .show import table
 
 if TYPE_CHECKING:
     from draftwise.measure.simulate import Acceptance, SimArm

@@ -15,11 +15,10 @@ from draftwise.models.zoo import PREFIX, list_parts, list_zoo
 from draftwise.registry.entries import describe
 
 from . import show
-from .complete import model_name
 from .lists import PROMPT
-from .options import AsJson, drafters_of
+from .options import AsJson, complete, drafters_of
 from .progress import waiting
-from .tables import line
+from .show import line
 
 if TYPE_CHECKING:
     from draftwise.models.memory import Footprint
@@ -42,7 +41,7 @@ class Suggestion:
 def suggest(
     model: Annotated[
         str,
-        Argument(help="The target: zoo:NAME, a folder or a Hugging Face id.", autocompletion=model_name),
+        Argument(help="The target: zoo:NAME, a folder or a Hugging Face id.", autocompletion=complete("zoo")),
     ],
     as_json: AsJson = False,
 ) -> None:

@@ -25,7 +25,7 @@ from . import show
 from .command import Group, add
 from .options import AsJson
 from .progress import progress
-from .tables import table
+from .show import table
 
 app = typer.Typer(cls=Group, help="Train drafters, heads, classifiers and routers on the target's own text.")
 

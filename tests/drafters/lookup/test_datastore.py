@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from draftwise.cli import datastore as cli
+from draftwise.cli import prepare as cli
 from draftwise.drafters.lookup.corpus import corpus_files, read_texts
 from draftwise.drafters.lookup.datastore import (
     DEPTH,

@@ -1,4 +1,4 @@
-"""`draftwise trace`: the drafts of all drafters at every position of the target's text."""
+"""`draftwise trace`, `replay` and `oracle`: record drafts once, compare policies later."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 from draftwise.core.roles import window_of
 from draftwise.errors import UserError
@@ -22,17 +22,21 @@ from .options import (
     Device,
     Drafters,
     Dtype,
+    Policies,
     Raw,
     Target,
     TrustRemoteCode,
+    distinct,
     parse_models,
 )
 from .progress import progress, waiting
+from .show import line, table
 
 if TYPE_CHECKING:
     from draftwise import Sampling
     from draftwise.data import Prompt as Question
     from draftwise.generation.decoder import Decoder
+    from draftwise.measure.trace import Costs, Trace
     from draftwise.measure.trace.record import Prompt
 
 
@@ -103,11 +107,8 @@ def trace(
         THREADS.keep()
         decoder = Decoder.from_specs(*specs, parse_policy("none"))
         prompts, left_out = encoded(decoder, found, options.max_new_tokens, raw=options.raw)
-        models, team, sampling = (
-            decoder.loop.target,
-            decoder.loop.pool.drafters,
-            options.sampling(decoder.eos),
-        )
+        models, team = decoder.loop.target, decoder.loop.pool.drafters
+        sampling = options.sampling(decoder.eos)
         header = record.header_of(
             models,
             team,
@@ -128,12 +129,12 @@ def trace(
         made |= {"drafters": list(team), "length": options.length, "overlap": options.overlap}
         show.dump(made | trust(costs))
         return
-    for line in left_out:
-        print(f"left out: {line}")
+    for prompt in left_out:
+        print(f"left out: {prompt}")
     print(
         f"{len(prompts)} prompts ({known} recorded before), drafts of up to {options.length} tokens, in {out}"
     )
-    show.trust(trust(costs), "when the costs were measured")
+    show.trust(trust(costs), WHEN)
 
 
 def encoded(
@@ -154,3 +155,136 @@ def encoded(
     if not prompts:
         raise UserError(f"no prompt fits the target's window: {left_out[0]}")
     return prompts, left_out
+
+
+WHEN = "when the costs were measured"
+Folder = Annotated[Path, Argument(help="A folder that `draftwise trace` wrote.", metavar="TRACE")]
+Recorded = Annotated[str, Option(help="Comma-separated drafters of the trace. Default: all of them.")]
+CostFile = Annotated[
+    str,
+    Option(
+        help="A file of seconds, a published profile, or c=NUMBER (cost of a draft token in target passes). "
+        "Default: the costs measured with the trace."
+    ),
+]
+
+
+def replay(
+    trace: Folder,
+    out: Annotated[Path, Option(help="The folder for the results.")],
+    policies: Policies = "auto",
+    drafters: Recorded = "",
+    costs: CostFile = "",
+    seed: Annotated[int, Option(help="Random seed of the policies.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run policies on a trace; under greedy decoding the rounds equal those of live decoding.
+
+    Examples:
+    draftwise replay my-trace --out replayed
+    draftwise replay my-trace --policies auto,ucb1,static-4 --costs c=0.05 --out replayed
+    """
+    from draftwise.measure.named import policy_names
+    from draftwise.measure.report import write_report
+    from draftwise.measure.trace import Trace
+    from draftwise.measure.trace.results import replayed
+
+    names = policy_names(policies)
+    recorded = Trace(trace, distinct(drafters, "--drafters"))
+    with progress("replaying") as tell:
+        count = partial(tell, "prompts")
+        found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, progress=count)
+    write_report(out)
+    if as_json:
+        show.dump(found)
+        return
+    table(REPLAY_COLUMNS, [_replay_cells(row) for row in found["results"] if row["category"] == "all"])
+    show.trust(found, WHEN)
+    print("written:", out / "results.json")
+
+
+REPLAY_COLUMNS = ("method", "prompts", "tokens/s", "speedup", "95 %", "accepted", "of the optimum")
+
+
+def _replay_cells(row: dict[str, Any]) -> list[str]:
+    optimum = row.get("fraction_of_optimum")
+    return [
+        row["method"],
+        str(row["prompts"]),
+        f"{row['tokens_per_s']:.1f}",
+        f"{row['speedup']:.2f}",
+        show.interval(row),
+        f"{row['mean_accepted']:.2f}",
+        "" if optimum is None else f"{100 * optimum:.1f} %",
+    ]
+
+
+def costs_of(trace: Trace, asked: str) -> Costs:
+    """The given costs, or those measured with the trace."""
+    from draftwise.measure.trace import read_costs
+
+    return read_costs(asked or str(trace.folder / "costs.json"))
+
+
+def oracle(
+    trace: Folder,
+    drafters: Recorded = "",
+    costs: CostFile = "",
+    out: Annotated[Path | None, Option(help="Also write oracle.json to this folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute the shortest time over all choices of drafter and length, and the times of fixed arms.
+
+    "composite" is the shortest time if one draft may have parts of several drafters.
+
+    Examples:
+    draftwise oracle my-trace
+    draftwise oracle my-trace --costs c=0.1 --drafters ngram,suffix
+    """
+    from draftwise.measure.trace import Trace
+    from draftwise.measure.trace.results import foreseen
+    from draftwise.measure.writing import make_folder, write_json
+
+    recorded = Trace(trace, distinct(drafters, "--drafters"))
+    if out is not None:
+        make_folder(out)
+    with progress("computing the optimum") as tell:
+        found = foreseen(recorded, costs_of(recorded, costs), progress=partial(tell, "prompts"))
+    if out is not None:
+        write_json(out / "oracle.json", found)
+    if as_json:
+        show.dump(found)
+        return
+    table(ORACLE_COLUMNS, [_oracle_cells(row) for row in found["results"]])
+    line("Seconds; in parentheses, the optimum as a percentage of them.")
+    show.trust(found, WHEN)
+
+
+ORACLE_COLUMNS = (
+    "category",
+    "tokens",
+    "optimum",
+    "composite",
+    "best fixed in hindsight",
+    "DISCO's oracle",
+    "none",
+)
+
+
+def _oracle_cells(row: dict[str, Any]) -> list[str]:
+    fixed, least = row["best_fixed"], row["optimum"]
+    arm = f"{fixed['drafter']}:{fixed['length']}" if fixed["length"] else "none"
+    who, just = min(row["exactly"].items(), key=lambda pair: pair[1]) if row["exactly"] else ("", None)
+
+    def share(seconds: float) -> str:
+        return f"{seconds:.2f} ({100 * least / seconds:.0f} %)"
+
+    return [
+        row["category"],
+        str(row["new_tokens"]),
+        f"{least:.2f}",
+        f"{row['optimum_composite']:.2f}",
+        f"{arm} {share(fixed['seconds'])}",
+        "" if just is None else f"{who} {share(just)}",
+        share(row["none"]),
+    ]

@@ -1,0 +1,206 @@
+"""`draftwise datastore`, `compile`, `export` and `merge`: files that other verbs start with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from draftwise.errors import UserError
+
+from . import show
+from .command import Group, add
+from .options import (
+    DEFAULT_TARGET,
+    AsJson,
+    Device,
+    Drafters,
+    Dtype,
+    Target,
+    TrustRemoteCode,
+    complete,
+    drafters_of,
+)
+from .progress import progress, waiting
+from .show import table
+
+if TYPE_CHECKING:
+    from draftwise.drafters.lookup.datastore import Header
+    from draftwise.models.gguf.export import Exported
+
+TrustAny = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the Python code in the model's folder.")
+]
+app = typer.Typer(cls=Group, help="Build a datastore for the drafter retrieval:PATH.")
+
+
+@app.callback(invoke_without_command=True)
+def datastore(context: typer.Context) -> None:
+    """Build a datastore for the drafter retrieval:PATH."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def build(
+    corpus: Annotated[
+        list[Path],
+        typer.Argument(help="Text files: .txt, .jsonl (prompt and completion, or text), or folders of them."),
+    ],
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            help="The target model: zoo:NAME, a folder or a Hugging Face id.", autocompletion=complete("zoo")
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    trust_remote_code: TrustAny = False,
+    as_json: AsJson = False,
+) -> None:
+    """Build a datastore from a text corpus, with the tokenizer of one target.
+
+    Examples:
+    draftwise datastore build notes code.jsonl --tokenizer zoo:target --out my-datastore
+    """
+    from draftwise.drafters.lookup.datastore import build as build_datastore
+    from draftwise.drafters.lookup.datastore import tokenizer_fingerprint
+    from draftwise.models.load import load_tokenizer
+
+    start = perf_counter()
+    spoken = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
+    vocab = spoken.get_vocab()
+
+    with progress("reading the corpus") as tell:
+        header = build_datastore(
+            corpus,
+            out,
+            encode=lambda text: spoken(text, add_special_tokens=False, verbose=False)["input_ids"],
+            vocab_size=max(vocab.values()) + 1,
+            fingerprint=tokenizer_fingerprint(vocab),
+            progress=tell,
+        )
+    _report(header, out, perf_counter() - start, as_json=as_json)
+
+
+add(app, build)
+
+
+def _report(header: Header, out: Path, seconds: float, *, as_json: bool) -> None:
+    size = sum(f.stat().st_size for f in out.iterdir())
+    if as_json:
+        made = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
+        vocabulary = {"vocab_size": header.vocab_size, "fingerprint": header.fingerprint}
+        show.dump({**made, **vocabulary, "bytes": size, "seconds": seconds})
+        return
+    print(
+        f"{header.tokens:,} tokens of {header.documents:,} documents, {size / 1e6:,.1f} MB, "
+        f"in {seconds:.1f} s; draft from it with retrieval:{out}"
+    )
+
+
+def compile_(
+    target: Target = DEFAULT_TARGET,
+    drafters: Drafters = None,
+    dtype: Dtype = "auto",
+    device: Device = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile the passes of a target and its drafters; later runs on this machine start with them.
+
+    Examples:
+    draftwise compile
+    draftwise compile --target Qwen/Qwen3-0.6B --drafters ngram,suffix --dtype float32
+    """
+    with waiting(f"compiling {target}: a minute or more for each model"):
+        from draftwise import Decoder
+
+        decoder = Decoder.from_pretrained(
+            target,
+            drafters=drafters_of(target, drafters),
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            compile="on",
+        )
+    if as_json:
+        show.dump(decoder.compiled)
+    else:
+        table(None, [[name, state] for name, state in decoder.compiled.items()], prose=True)
+
+
+FORMATS = ("gguf",)
+
+
+def export(
+    format: Annotated[str, typer.Argument(help="The format: gguf, which llama.cpp reads.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="The model: zoo:NAME, a folder or a Hugging Face id.", autocompletion=complete("zoo")
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
+    type: Annotated[
+        str, typer.Option(help="The type of the matrices: f32, f16, bf16, q8_0 or q4_k.")
+    ] = "f16",
+    trust_remote_code: TrustAny = False,
+    as_json: AsJson = False,
+) -> None:
+    """Convert a model with its tokenizer and chat template for llama.cpp.
+
+    Examples:
+    draftwise export gguf zoo:target -o target.gguf
+    draftwise export gguf zoo:target -o small.gguf --type q8_0
+    """
+    if format not in FORMATS:
+        raise UserError(f"unknown format {format!r}: choose from {', '.join(FORMATS)}")
+    from draftwise.models.gguf.export import export_gguf
+
+    with progress(f"loading {model}") as tell:
+        made = export_gguf(model, out, type=type, trust_remote_code=trust_remote_code, tell=tell)
+    _report(made, as_json=as_json)
+
+
+def _report(made: Exported, *, as_json: bool) -> None:
+    if as_json:
+        show.dump(made.as_dict())
+        return
+    print(
+        f"{made.path}: {made.architecture}, {made.type}, {made.bytes / 1e6:,.1f} MB, in {made.seconds:.1f} s"
+    )
+    print(f"tensors: {_counted(made.tensors)}")
+    if made.fallbacks:
+        count = sum(made.fallbacks.values())
+        print(
+            f"{count} of them have rows that are not whole blocks of {made.block}, as {made.type} needs, and "
+            f"are of another type: {_counted(made.fallbacks)}"
+        )
+    print(f"tokenizer: {made.pre}, which gives Transformers' ids and texts for {made.compared:,} texts")
+    for note in made.notes:
+        print(note)
+
+
+def _counted(types: dict[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in types.items())
+
+
+def merge(
+    files: Annotated[list[Path], typer.Argument(help="State files of the same policy, target and drafters.")],
+    out: Annotated[Path, typer.Option(help="The file to write; it may be one of the inputs.")],
+    as_json: AsJson = False,
+) -> None:
+    """Merge the state files of several replicas into one.
+
+    Examples:
+    draftwise merge replica-1.json replica-2.json --out learned.json
+    """
+    from draftwise.policies.catalogue import method
+    from draftwise.state.merge import merge as merge_files
+
+    told = merge_files(files, out, new_policy=lambda name, drafters: method(name, drafters).policy)
+    if as_json:
+        show.dump(told)
+    else:
+        typer.echo(f"{told['policy']}: {len(files)} files merged into {out}")
