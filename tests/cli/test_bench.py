@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
-from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from tests.measure.bench.conftest import sim_models
 from .conftest import Result
 
 Run = Callable[..., Result]
-VERB = import_module("draftwise.cli.bench")
 ROWS = {
     "method", "engine", "category", "batch", "prompts", "new_tokens", "seconds", "tokens_per_s", "speedup",
     "interval", "mean_of_ratios", "mean_accepted", "tokens_per_round", "acceptance_rate", "rounds",
@@ -38,7 +36,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
         return sim_models(list(drafters))
 
     monkeypatch.setattr(Models, "load", fake)
-    monkeypatch.setattr(VERB, "_report", lambda out: None)
+    monkeypatch.setattr("draftwise.measure.report.write_report", lambda out: None)
     monkeypatch.setattr("draftwise.measure.bench.run.judge", lambda *_: [])
     return asked
 

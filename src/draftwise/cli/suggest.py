@@ -6,11 +6,14 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument
 
 from draftwise.errors import UserError
+from draftwise.models import hub
+from draftwise.models.load import resolve
+from draftwise.models.memory import footprint, is_mtp_tensor, read_config
 from draftwise.models.zoo import PREFIX, list_parts, list_zoo
 from draftwise.registry.entries import describe
 
@@ -19,9 +22,6 @@ from .lists import PROMPT
 from .options import AsJson, complete, drafters_of
 from .progress import waiting
 from .show import line
-
-if TYPE_CHECKING:
-    from draftwise.models.memory import Footprint
 
 HERE, BUILD, THERE, UNCHECKED = "available", "to be built", "on the hub", "not checked, no network"
 
@@ -56,8 +56,8 @@ def suggest(
     """
     with waiting("looking for drafters"):
         name, folder = locate_target(model)
-        found = [*without_weights(model), *own_layer(model, folder)]
-        found += [*local(model, folder), *published(model, name, model if folder is None else "")]
+        found = [*without_weights(model), *(local(model, folder) if folder else ())]
+        found += published(model, name, reached=folder is not None or hub.ask(model)[0] is not None)
     if as_json:
         show.dump({"target": model, "name": name, "drafters": [asdict(one) for one in found]})
         return
@@ -68,18 +68,18 @@ def suggest(
     elif not name and not model.startswith(PREFIX):
         line("The folder does not name its model; give its Hugging Face id for published drafters.")
     start = drafters_of(model, None)
-    mine = next((one.drafter for one in found if one.status == HERE and one.weight_bytes), "")
-    if mine and not any(one.drafter in start and one.weight_bytes for one in found):
-        start = [mine, *start]
+    loaded = [one.drafter for one in found if one.status == HERE and one.weight_bytes]
+    if loaded and not any(name in start for name in loaded):
+        start = [loaded[0], *start]
     line(f"Start with: --drafters {','.join(start)}")
 
 
 def _print(found: Sequence[Suggestion]) -> None:
-    """One block for each drafter; names that could not be checked on a line each."""
+    """Print one block for each drafter; names that could not be checked on a line each."""
     for one in found:
         if one.status != UNCHECKED:
             line(f"{one.drafter} ({one.status})")
-            line(f"    {one.why}; {memory(one)}", indent="    ")
+            line(f"    {one.why}; {_describe_memory(one)}", indent="    ")
             print(f"    {one.command}")
     unchecked = [one for one in found if one.status == UNCHECKED]
     if unchecked:
@@ -90,21 +90,16 @@ def _print(found: Sequence[Suggestion]) -> None:
 
 
 def locate_target(model: str) -> tuple[str, Path | None]:
-    """The name that publishers know the target by, and its folder if its files are here.
+    """Return the name that publishers know the target by, and its folder if its files are here.
 
     Raises:
         UserError: nothing can have this name, or the folder holds no model.
     """
-    from draftwise.models.hub import cached_models
-    from draftwise.models.load import resolve
-    from draftwise.models.memory import read_config
-
-    place = resolve(model)
-    if not Path(place).is_dir():
-        if (downloaded := cached_models().get(model)) is None:
-            look_up(model)
+    folder = Path(resolve(model))
+    if not folder.is_dir():
+        if (downloaded := hub.cached_models().get(model)) is None:
+            _look_up(model)
         return model, downloaded
-    folder = Path(place)
     if not (folder / "config.json").is_file():
         raise UserError(f"model {model!r} has no config.json: name a model's folder or its Hugging Face id")
     try:
@@ -114,21 +109,15 @@ def locate_target(model: str) -> tuple[str, Path | None]:
     return ("" if model.startswith(PREFIX) else str(config.get("_name_or_path") or "")), folder
 
 
-def look_up(model: str) -> None:
-    """Check that the hub has the target; where it cannot be asked, a publisher in the name is enough.
-
-    Raises:
-        UserError: it has none, or nothing is known of a name without a publisher.
-    """
-    from draftwise.models.hub import ask, list_heads
-
-    there, _ = ask(model)
+def _look_up(model: str) -> None:
+    """Check that the hub has the target; where it cannot be asked, a publisher in the name is enough."""
+    there, _ = hub.ask(model)
     if there is False:
         raise UserError(
             f"no folder {model!r} here, and no model of that name on the hub: name a folder, a Hugging Face "
             "id or zoo:target"
         )
-    if there is None and not list_heads(model):
+    if there is None and not hub.list_heads(model):
         raise UserError(
             f"no folder {model!r} here, and the hub cannot be asked: check the name and the network, or name "
             "a folder or zoo:target"
@@ -136,7 +125,7 @@ def look_up(model: str) -> None:
 
 
 def without_weights(target: str) -> Iterator[Suggestion]:
-    """The registered drafters that load nothing."""
+    """List the registered drafters that load nothing."""
     for one in describe("drafters"):
         if one.name not in ("none", "mtp") and not one.argument:
             yield _suggestion(target, one.name, one.help.rstrip("."), HERE, 0, 0)
@@ -145,12 +134,8 @@ def without_weights(target: str) -> Iterator[Suggestion]:
     yield Suggestion("retrieval:my-datastore", why, BUILD, 0, 0, shlex.join(build))
 
 
-def own_layer(target: str, folder: Path | None) -> Iterator[Suggestion]:
-    """The layer of multi-token prediction in the target's own files, if there is one."""
-    from draftwise.models.memory import footprint, is_mtp_tensor, read_config
-
-    if folder is None:
-        return
+def local(target: str, folder: Path) -> Iterator[Suggestion]:
+    """List what fits and is here: a layer of the target; models and heads of zoo, the cache, its folder."""
     config = read_config(folder)
     depth = config.get("text_config", config).get("num_hidden_layers")
     if isinstance(depth, int):
@@ -158,52 +143,42 @@ def own_layer(target: str, folder: Path | None) -> Iterator[Suggestion]:
         if cost.weight_bytes:
             why = "Drafts with the layer of multi-token prediction in the target's own files"
             yield _suggestion(target, "mtp", why, HERE, cost.weight_bytes, None)
-
-
-def local(target: str, folder: Path | None) -> Iterator[Suggestion]:
-    """Models and heads on this machine that fit: the zoo, the hub's cache, and folders beside the target."""
-    from draftwise.models.memory import footprint
-
-    if folder is None:
-        return
     mine, size = vocabulary(folder), footprint(folder).parameters
     for name, place in candidates(folder).items():
         if place.resolve() == folder.resolve():
             continue
         if (head := kind_of_head(place, folder)) is not None:
-            cost, why = footprint(place), f"{head} head with the target's hidden size and vocabulary"
-            yield _suggestion(target, f"{head}:{name}", why, HERE, cost.weight_bytes, cost.cache_bytes)
+            why = f"{head} head with the target's hidden size and vocabulary"
+            cost, name = footprint(place), f"{head}:{name}"
         elif mine is not None and vocabulary(place) == mine:
-            cost = footprint(place)
-            if size is None or cost.parameters is None or cost.parameters < size:
-                yield _suggestion(target, name, _same(cost, size), HERE, cost.weight_bytes, cost.cache_bytes)
+            cost, why = footprint(place), "the target's tokenizer"
+            if size is not None and cost.parameters is not None:
+                if cost.parameters >= size:
+                    continue
+                why += f", {100 * cost.parameters / size:.0f} % of its parameters"
+        else:
+            continue
+        yield _suggestion(target, name, why, HERE, cost.weight_bytes, cost.cache_bytes)
 
 
-def published(target: str, name: str, asked: str = "") -> Iterator[Suggestion]:
-    """Heads and smaller models by the names that publishers use; with a network, those that exist.
+def published(target: str, name: str, *, reached: bool) -> Iterator[Suggestion]:
+    """List heads and smaller models by the names that publishers use; with a network, those that exist.
 
-    If the hub had no answer for the name that was `asked` of it before, it is asked for nothing more.
+    Once the hub had no answer, it is asked for nothing more.
     """
-    from draftwise.models.hub import ask, list_heads, list_smaller
-
-    reached = not asked or ask(asked)[0] is not None
-    named = [
-        (f"{kind}:{one}", one, f"a published {kind} head by its usual name") for kind, one in list_heads(name)
-    ]
-    named += [(one, one, "a smaller model of the same family by its name") for one in list_smaller(name)]
+    heads = hub.list_heads(name)
+    named = [(f"{kind}:{one}", one, f"a published {kind} head by its usual name") for kind, one in heads]
+    named += [(one, one, "a smaller model of the same family by its name") for one in hub.list_smaller(name)]
     for drafter, one, why in named:
-        there, parameters = ask(one) if reached else (None, None)
+        there, parameters = hub.ask(one) if reached else (None, None)
         reached = reached and there is not None
         if there is not False:
-            status = UNCHECKED if there is None else THERE
             stored = None if parameters is None else 2 * parameters
-            yield _suggestion(target, drafter, why, status, stored, None)
+            yield _suggestion(target, drafter, why, UNCHECKED if there is None else THERE, stored, None)
 
 
 def candidates(folder: Path) -> dict[str, Path]:
-    """Every model on this machine by the name that loads it."""
-    from draftwise.models.hub import cached_models
-
+    """Return every model on this machine by the name that loads it."""
     bundled = {one.name: Path(one.path) for one in (*list_zoo(), *list_parts())}
     inside = {place.resolve() for place in bundled.values()}
     beside = {
@@ -211,11 +186,11 @@ def candidates(folder: Path) -> dict[str, Path]:
         for place in sorted(folder.resolve().parent.iterdir())
         if (place / "config.json").is_file() and place.resolve() not in inside
     }
-    return bundled | cached_models() | beside
+    return bundled | hub.cached_models() | beside
 
 
 def vocabulary(folder: Path) -> str | None:
-    """The fingerprint of a folder's tokenizer; None if it has no tokenizer.json."""
+    """Return the fingerprint of a folder's tokenizer; None if it has no tokenizer.json."""
     from tokenizers import Tokenizer
 
     from draftwise.drafters.lookup.datastore import tokenizer_fingerprint
@@ -227,9 +202,7 @@ def vocabulary(folder: Path) -> str | None:
 
 
 def kind_of_head(place: Path, target: Path) -> str | None:
-    """`eagle` or `medusa` if the folder holds a head for models of the target's sizes."""
-    from draftwise.models.memory import read_config
-
+    """Return `eagle` or `medusa` if the folder holds a head for models of the target's sizes."""
     mine, theirs = read_config(target), read_config(place)
     made = " ".join(map(str, theirs.get("architectures") or ())).lower()
     theirs = {**theirs, **(theirs.get("transformer_layer_config") or {})}
@@ -239,19 +212,12 @@ def kind_of_head(place: Path, target: Path) -> str | None:
     return kind if fits else None
 
 
-def memory(one: Suggestion) -> str:
-    """What a drafter needs, in words."""
+def _describe_memory(one: Suggestion) -> str:
     if one.weight_bytes == 0:
         return "no weights"
     weights = "weights: unknown" if one.weight_bytes is None else f"weights: {_megabytes(one.weight_bytes)}"
     cache = one.cache_bytes_per_1000_tokens
     return weights + ("" if cache is None else f", KV cache: {_megabytes(cache)} for 1,000 tokens")
-
-
-def _same(cost: Footprint, size: int | None) -> str:
-    if cost.parameters is None or size is None:
-        return "the target's tokenizer"
-    return f"the target's tokenizer, {100 * cost.parameters / size:.0f} % of its parameters"
 
 
 def _suggestion(
