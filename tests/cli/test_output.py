@@ -18,7 +18,7 @@ from draftwise.generation.output import Output
 from tests.measure.report import folder as made
 
 from .conftest import Models, Result
-from .test_trace import traced, workload  # noqa: F401  # fixtures
+from .test_trace import recorded, traced, workload  # noqa: F401  # fixtures
 
 Run = Callable[..., Result]
 FULL = Path("/dev/full")
@@ -42,14 +42,13 @@ def one_line(result: Result, *said: str) -> None:
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="the system has no full device")
-@pytest.mark.parametrize("verb", ["models", "models --json", "--help", "--version"])
+@pytest.mark.parametrize("verb", ["models --json", "--help"])
 def test_a_full_disk_behind_standard_output(verb: str) -> None:
     one_line(shell(f"$D {verb} > {FULL}"), "cannot write the output: No space left on device;")
 
 
-@pytest.mark.parametrize("verb", ["--version", "models"])
-def test_a_closed_standard_output_is_no_fault(verb: str) -> None:
-    assert shell(f"$D {verb} >&-") == (0, "", "")
+def test_a_closed_standard_output_is_no_fault() -> None:
+    assert shell("$D models >&-") == (0, "", "")
 
 
 def test_a_closed_standard_input_is_an_empty_one() -> None:

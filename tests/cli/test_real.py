@@ -50,16 +50,6 @@ def without_stages(text: str) -> str:
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("loading "))
 
 
-def test_a_missing_model_is_one_line_and_status_2() -> None:
-    done = subprocess.run(
-        [*COMMAND, "generate", "a", "--target", "./nowhere"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    said = without_stages(done.stderr)
-    assert said.startswith("error: no model './nowhere': give an existing folder")
-    assert said.count("\n") == 1
-
-
 def test_ctrl_c_keeps_the_text_and_exits_130() -> None:
     long = [*COMMAND, "generate", "--raw", "The", "--max-new-tokens", "2000", "--drafters", "none"]
     # a shell's background jobs ignore Ctrl-C, and what they start does too

@@ -3,65 +3,52 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from draftwise import Decoder
+from draftwise.cli import main
 from tests.cli.conftest import Models, Result
 
 Run = Callable[..., Result]
+COSTS = ("--costs", "c=0.1")
 
 
-@pytest.fixture
-def workload(tmp_path: Path) -> Path:
-    path = tmp_path / "prompts.jsonl"
+@pytest.fixture(scope="session")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("workload") / "prompts.jsonl"
     turns = [("x", "abc def"), ("y", "hello"), ("x", "the end"), ("y", "zz top")]
     rows = [{"question_id": i, "category": c, "turns": [t]} for i, (c, t) in enumerate(turns)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-@pytest.fixture
-def traced(run: Run, models: Models, workload: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "trace"
-    status, _, err = run(
-        "trace",
-        "--workload",
-        str(workload),
-        "--max-new-tokens",
-        "30",
-        "--length",
-        "6",
-        "--overlap",
-        "--out",
-        str(folder),
-    )
-    assert status == 0, err
+@pytest.fixture(scope="session")
+def recorded(workload: Path) -> Path:
+    """One trace for all tests, which take copies."""
+    folder, size = workload.parent / "trace", ["--max-new-tokens", "30", "--length", "6", "--overlap"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Decoder, "from_specs", Models().from_specs)
+        assert main(["trace", "--workload", str(workload), *size, "--out", str(folder)]) == 0
     return folder
+
+
+@pytest.fixture
+def traced(recorded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(recorded, tmp_path / "trace"))
 
 
 def test_from_a_workload_to_results(run: Run, traced: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    status, text, err = run(
-        "replay",
-        str(traced),
-        "--policies",
-        "ucb1?length=6,static-3,metasd-ucb",
-        "--out",
-        str(out),
-        "--costs",
-        "c=0.1",
-    )
+    policies = "ucb1?length=6,static-3,metasd-ucb"
+    status, text, err = run("replay", str(traced), "--policies", policies, "--out", str(out), *COSTS)
     assert status == 0, err
     assert text.splitlines()[0].split()[:2] == ["method", "prompts"]
-    assert [line.split()[0] for line in text.splitlines()[1:5]] == [
-        "none",
-        "ucb1?length=6",
-        "static-3",
-        "metasd-ucb",
-    ]
+    assert [line.split()[0] for line in text.splitlines()[1:5]] == ["none", *policies.split(",")]
     found = json.loads((out / "results.json").read_text())
     rows = {(r["method"], r["category"]): r for r in found["results"]}
     assert {c for _, c in rows} == {"all", "x", "y"}
@@ -81,8 +68,8 @@ def test_from_a_workload_to_results(run: Run, traced: Path, tmp_path: Path) -> N
 
 def test_the_oracle_beside_the_results(run: Run, traced: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    run("replay", str(traced), "--policies", "ucb1?length=6", "--out", str(out), "--costs", "c=0.1")
-    status, text, _ = run("oracle", str(traced), "--costs", "c=0.1", "--out", str(out))
+    run("replay", str(traced), "--policies", "ucb1?length=6", "--out", str(out), *COSTS)
+    status, text, _ = run("oracle", str(traced), *COSTS, "--out", str(out))
     assert status == 0 and text.splitlines()[1].startswith("all")
     found = json.loads((out / "oracle.json").read_text())
     results = json.loads((out / "results.json").read_text())["results"]
@@ -94,14 +81,6 @@ def test_the_oracle_beside_the_results(run: Run, traced: Path, tmp_path: Path) -
     assert status == 0 and json.loads(text)["results"][0]["prompts"] == 4
 
 
-def test_measured_costs_are_the_default(run: Run, traced: Path, tmp_path: Path) -> None:
-    status, text, err = run(
-        "replay", str(traced), "--policies", "ucb1", "--out", str(tmp_path / "out"), "--json"
-    )
-    assert status == 0, err
-    assert json.loads(text)["settings"]["costs"]["source"] == "measured"
-
-
 def test_recording_goes_on_where_it_stopped(run: Run, models: Models, workload: Path, traced: Path) -> None:
     (traced / "000002.npz").unlink()
     status, _, err = run("replay", str(traced), "--out", str(traced.parent / "out"))
@@ -109,8 +88,6 @@ def test_recording_goes_on_where_it_stopped(run: Run, models: Models, workload: 
     again = ("trace", "--workload", str(workload), "--max-new-tokens", "30", "--length", "6", "--overlap")
     status, text, _ = run(*again, "--out", str(traced), "--json")
     assert status == 0 and json.loads(text)["resumed"] == 3
-    status, _, err = run(*again[:-1], "--out", str(traced))
-    assert status == 2 and "choose another --out" in err
 
 
 @pytest.mark.parametrize(
@@ -126,20 +103,17 @@ def test_recording_goes_on_where_it_stopped(run: Run, models: Models, workload: 
         (["--drafters", ","], "--drafters ',' has an empty name"),
         (["--drafters", "ngram,ngram"], "ngram is repeated"),
         (["--costs", "nothing"], "cannot read the costs 'nothing'"),
+        (["--out", "{}"], "holds a benchmark: choose another --out"),
     ],
 )
 def test_bad_input_is_one_line(
     arguments: list[str], said: str, run: Run, traced: Path, tmp_path: Path
 ) -> None:
-    status, out, err = run("replay", str(traced), "--out", str(tmp_path / "out"), *arguments)
+    (tmp_path / "run.json").write_text("{}")
+    asked = [one.format(tmp_path) for one in arguments]
+    status, out, err = run("replay", str(traced), "--out", str(tmp_path / "out"), *asked)
     assert status == 2 and out == ""
     assert said in err and err.startswith("error: ") and err.count("\n") == 1
-
-
-def test_a_benchmark_is_not_written_over(run: Run, traced: Path, tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("{}")
-    status, _, err = run("replay", str(traced), "--policies", "ucb1", "--out", str(tmp_path))
-    assert status == 2 and "holds a benchmark: choose another --out" in err
 
 
 @pytest.mark.parametrize(
@@ -182,32 +156,11 @@ def test_prompts_that_do_not_fit_are_named(run: Run, models: Models, workload: P
 
 
 def test_drawn_traces(run: Run, models: Models, workload: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "t"
-    status, _, err = run(
-        "trace",
-        "--workload",
-        str(workload),
-        "--out",
-        str(folder),
-        "--max-new-tokens",
-        "20",
-        "--temperature",
-        "1",
-        "--seed",
-        "3",
-    )
+    folder, sampled = tmp_path / "t", ["--max-new-tokens", "20", "--temperature", "1", "--seed", "3"]
+    status, _, err = run("trace", "--workload", str(workload), "--out", str(folder), *sampled)
     assert status == 0, err
-    status, text, err = run(
-        "replay",
-        str(folder),
-        "--policies",
-        "ucb1",
-        "--out",
-        str(tmp_path / "o"),
-        "--json",
-        "--costs",
-        "c=0.1",
-    )
+    ask = ("replay", str(folder), "--policies", "ucb1", "--out", str(tmp_path / "o"))
+    status, text, err = run(*ask, "--json", *COSTS)
     assert status == 0, err
     assert all("fraction_of_optimum" not in row for row in json.loads(text)["results"])
     status, _, err = run("oracle", str(folder))
@@ -237,6 +190,7 @@ def test_a_replay_repeats_how_busy_the_machine_was(
     status, text, err = run("replay", str(traced), "--policies", "static-3", "--out", str(out))
     assert status == 0, err
     found = json.loads((out / "results.json").read_text())
+    assert found["settings"]["costs"]["source"] == "measured", "the default"
     assert (found["clean"], found["load"], found["machine"]) == (clean, noted["load"], noted["machine"])
     assert said in text and ("CLEAN" in text) == bool(said)
     report = (out / "report.md").read_text()
@@ -248,7 +202,7 @@ def test_a_replay_repeats_how_busy_the_machine_was(
 
 def test_supposed_costs_were_measured_nowhere(run: Run, traced: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    ask = ("--policies", "static-3", "--out", str(out), "--costs", "c=0.1")
+    ask = ("--policies", "static-3", "--out", str(out), *COSTS)
     status, text, err = run("replay", str(traced), *ask)
     assert status == 0 and "CLEAN" not in text, err
     found = json.loads((out / "results.json").read_text())
