@@ -65,6 +65,7 @@ def test_any_other_word_may_be_a_model(asked: list[str], tmp_path: Path) -> None
         ("statc-5", "did you mean static?"),
         ("tapout", "did you mean tapout-seq-ts?"),
         ("guess", "choose from adaedl, auto"),
+        ("ucb1?nope=1", "ucb1 has no option 'nope'"),
         (5, "text"),
     ],
 )

@@ -77,6 +77,7 @@ class Models:
         self, target: ModelSpec, drafters: Sequence[DrafterSpec], policy: PolicySpec, **rest: Any
     ) -> Decoder:
         names = [spec.text for spec in drafters]
+        chosen = method(policy, names)
         self.asked.append({"target": target.text, "drafters": names, "policy": policy.text, **rest})
         if target.text != "zoo:target":
             raise UserError(f"no model {target.text!r}: give zoo:target")
@@ -84,9 +85,7 @@ class Models:
         sim = SimTarget(lambda history: self.distribution(history), len(LETTERS), max_length=self.max_length)
         sim.open = self.count_open  # type: ignore[method-assign]
         self.targets.append(sim)
-        return Decoder(
-            sim, team, method(policy, list(team)), Letters(), seed=rest.get("seed"), defaults=self.defaults
-        )
+        return Decoder(sim, team, chosen, Letters(), seed=rest.get("seed"), defaults=self.defaults)
 
     def count_open(self, request: object) -> None:
         self.opened += 1

@@ -34,7 +34,7 @@ def test_it_goes_to_standard_error_after_the_text(capsys: pytest.CaptureFixture[
     ask = ["generate", "la la la la la la", "--drafters", "ngram", "--max-new-tokens", "24"]
     assert main(ask) == 0
     text = capsys.readouterr().out
-    assert main([*ask, "--explain"]) == 0
+    assert main([*ask, "--explain", "--quiet"]) == 0
     shown = capsys.readouterr()
     assert shown.out == text
     lines = shown.err.strip().splitlines()

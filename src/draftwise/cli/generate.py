@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from draftwise.generation.chat import Chat
     from draftwise.generation.decoder import Decoder
     from draftwise.policies.auto.candidates import Reason
-    from draftwise.policies.auto.policy import AutoPolicy
 
 MOST_SAMPLES = 1024
 
@@ -57,10 +56,13 @@ def generate(
             f"--samples {samples}: give 1 to {MOST_SAMPLES}; for more, run again with another --seed"
         )
     sampling.check()
-    if explain:
-        gives_reasons(models.method().policy)
+    if explain and models.specs[2].name != "auto":
+        raise UserError("--explain: only the policy auto gives reasons; leave out --policy or --explain")
     decoder = models.load(seed=sampling.seed)
-    why = reasons_of(decoder) if explain else None
+    reasons: list[Reason] = []
+    if explain:
+        policy: Any = decoder.loop.policy
+        policy.reasons = reasons
     settings = {**sampling.settings(), "chat": not raw}
     colours = show.styles(models.drafter_names)
     report = verbose() or sampling.logprobs
@@ -68,8 +70,8 @@ def generate(
         _whole(decoder, text, samples, settings, colours, as_json=as_json, report=report)
     else:
         _stream(decoder, text, settings, colours, report=report)
-    if why is not None:
-        show_reasons(why, models.drafter_names)
+    if explain:
+        show_reasons(reasons, models.drafter_names)
 
 
 def _whole(
@@ -207,30 +209,6 @@ def _answer(
 
 STRETCH = 16  # tokens in one row
 CELL = "tokens for time: worth in tokens"
-
-
-def gives_reasons(policy: object) -> AutoPolicy:
-    """The policy itself, which can say why it chose an arm.
-
-    Raises:
-        UserError: it is not `auto`.
-    """
-    from draftwise.policies.auto.policy import AutoPolicy
-
-    if not isinstance(policy, AutoPolicy):
-        raise UserError("--explain: only the policy auto gives reasons; leave out --policy or --explain")
-    return policy
-
-
-def reasons_of(decoder: Decoder) -> list[Reason]:
-    """The list to which the policy appends its reasons.
-
-    Raises:
-        UserError: the policy is not `auto`.
-    """
-    policy = gives_reasons(decoder.loop.policy)
-    policy.reasons = []
-    return policy.reasons
 
 
 def show_reasons(reasons: Sequence[Reason], drafters: Sequence[str]) -> None:

@@ -27,7 +27,6 @@ from .progress import stages
 
 if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
-    from draftwise.policies.catalogue import Method
 
 
 def complete(*groups: str, several: bool = False) -> Callable[[str], list[str]]:
@@ -200,19 +199,8 @@ class ModelOptions:
         """The drafters by name."""
         return [spec.text for spec in self.specs[1]]
 
-    def method(self) -> Method:
-        """Build the policy for these drafters by their names, which needs no models.
-
-        Raises:
-            UserError: an unknown policy, or one that cannot be built.
-        """
-        from draftwise.policies.catalogue import method
-
-        return method(self.specs[2], self.drafter_names)
-
     def load(self, *, seed: int | None = 0, prefix_cache: float = 0) -> Decoder:
         """The decoder for these options; `seed` also fixes the policy's choices, None draws one."""
-        self.method()  # its options are refused before minutes of loading
         with stages(f"loading {self.target}"):
             from draftwise import Decoder
             from draftwise.models.runner.prefix_cache import bounded

@@ -80,13 +80,13 @@ def build(
             fingerprint=tokenizer_fingerprint(vocab),
             progress=tell,
         )
-    _report(header, out, perf_counter() - start, as_json=as_json)
+    _report_datastore(header, out, perf_counter() - start, as_json=as_json)
 
 
 add(app, build)
 
 
-def _report(header: Header, out: Path, seconds: float, *, as_json: bool) -> None:
+def _report_datastore(header: Header, out: Path, seconds: float, *, as_json: bool) -> None:
     size = sum(f.stat().st_size for f in out.iterdir())
     if as_json:
         made = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
@@ -160,10 +160,10 @@ def export(
 
     with progress(f"loading {model}") as tell:
         made = export_gguf(model, out, type=type, trust_remote_code=trust_remote_code, tell=tell)
-    _report(made, as_json=as_json)
+    _report_export(made, as_json=as_json)
 
 
-def _report(made: Exported, *, as_json: bool) -> None:
+def _report_export(made: Exported, *, as_json: bool) -> None:
     if as_json:
         show.dump(made.as_dict())
         return

@@ -17,7 +17,7 @@ from ..core.roles import Drafter, Target
 from ..core.sampling import Sampling, whole_number
 from ..errors import GenerationError, UserError
 from ..models.threads import THREADS, release
-from ..policies.catalogue import Method
+from ..policies.catalogue import Method, default, method
 from ..specs import (
     DrafterSpec,
     LoadOptions,
@@ -150,6 +150,8 @@ class Decoder:
         from .generation_config import own_settings
 
         check_drafters(drafters)
+        policy = policy or parse_policy(default(spec.text for spec in drafters))
+        method(policy, [spec.text for spec in drafters])  # its options are refused before minutes of loading
         if not isinstance(state, (str, PathLike, NoneType)):
             raise UserError(f"state={state!r}: give the name of a file")
         path = None if state is None else usable(state)
