@@ -72,17 +72,17 @@ def measured(ways: dict[str, ModelRunner], args: Any) -> list[dict[str, Any]]:
     """Milliseconds of a pass of either kind; their ratio in turn, and its quartiles."""
     lines: list[dict[str, Any]] = []
     for context in args.contexts:
-        for made in ways.values():
-            made.open(0)
-            while made.held[0] < context:
-                made.forward(PassInput(0, [[7] * min(PIECE, context - made.held[0])], 1))
+        for runner in ways.values():
+            runner.open(0)
+            while runner.cached_lengths[0] < context:
+                runner.forward(PassInput(0, [[7] * min(PIECE, context - runner.cached_lengths[0])], 1))
         for width in args.widths:
             seconds: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(args.passes):
-                for way, made in ways.items():
-                    made.held[0] = context
+                for way, runner in ways.items():
+                    runner.cached_lengths[0] = context
                     began = perf_counter()
-                    made.forward(PassInput(0, [[7] * width], width))
+                    runner.forward(PassInput(0, [[7] * width], width))
                     seconds[way].append(1e3 * (perf_counter() - began))
             ratios = [
                 after / before for before, after in zip(seconds["without"], seconds["with"], strict=True)
@@ -90,8 +90,8 @@ def measured(ways: dict[str, ModelRunner], args: Any) -> list[dict[str, Any]]:
             low, middle, high = (round(x, 2) for x in quantiles(ratios, n=4))
             said = {f"{way}, ms": round(median(times), 2) for way, times in seconds.items()}
             lines.append({"context": context, "width": width} | said | {"ratio": [middle, low, high]})
-        for made in ways.values():
-            made.close(0)
+        for runner in ways.values():
+            runner.close(0)
     return lines
 
 
