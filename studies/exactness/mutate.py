@@ -69,8 +69,7 @@ TESTS: dict[str, str] = {
     "core.drafter_pool": "core/test_drafter_pool.py core/test_faults.py core/test_loop.py",
     "core.request_round": "core/test_request_round.py core/test_outcome.py core/test_loop.py "
     "core/test_faults.py hosts/test_follow.py",
-    "generation.text": "generation/test_text.py core/test_sampling.py generation/test_prompts.py "
-    "generation/test_text_of_tokenizers.py",
+    "generation.text": "generation/test_text.py core/test_sampling.py generation/test_prompts.py",
     "models.runner.cache": READING,
     "models.distributions": "exactness/test_by_hand.py models/test_distributions.py core/test_sampling.py",
     "models.runner.runner": READING,
