@@ -89,3 +89,9 @@ def test_wide_pictures_scroll_with_a_hint_on_a_narrow_window(page: Path, tmp_pat
     for name in ("speedup", "categories", "values"):
         figure = shown[shown.index(f'<figure id="{name}"') :].partition("</figure>")[0]
         assert 'class="scroll scrolls"' in figure, name
+
+
+def test_the_table_of_the_results_fits_a_window_of_1280_pixels(page: Path, tmp_path: Path) -> None:
+    shown, _ = browse(page, tmp_path / "profile", "--window-size=1280,900", "--dump-dom")
+    kind = re.search(r'<div class="(scroll[^"]*)"', shown[shown.index('<h2 id="results">') :])
+    assert kind and kind[1].strip() == "scroll"
