@@ -17,6 +17,7 @@ from ...core.roles import GradeJob
 from ...core.sampling import Sampling
 from ...core.stops import TOP, factor, needs, stop
 from ...models.distributions import draw, most_likely, warp, warpers
+from ...models.runner.drafts import DraftOutput
 
 CHOSEN = frozenset({"chosen"})  # alone, one operation is enough
 
@@ -59,12 +60,47 @@ class Chain:
             self.probs.append(float(q[pick]))
         if job.rows:
             self.rows.append(row[:vocab_size])
-        self.tokens.append(pick)
+        now = None
+        if self.needs:
+            place = job.request.position + len(self.tokens)
+            now = signals(row[:vocab_size], pick, self.needs, place, hidden)
+        self._append(pick, now)
+
+    def uniforms(self, n: int) -> list[float]:
+        """Return the numbers that the next tokens are drawn with, which stay in the request's generator."""
+        rng = self.job.request.rng
+        state = rng.getstate()
+        numbers = [rng.random() for _ in range(n)]
+        rng.setstate(state)
+        return numbers
+
+    def take(self, output: DraftOutput, row: int, *, vocab_size: int, is_drawn: bool) -> None:
+        """Append tokens that were drafted at once, up to the one after which a rule stops."""
+        for step, token in enumerate(output.tokens[row]):
+            probability, *numbers = output.signals[row][step]
+            if is_drawn and output.distributions is not None:
+                self.job.request.rng.random()
+                self.dist.append(padded(output.distributions[row, step], vocab_size))
+                self.probs.append(probability)
+            if self.job.rows:
+                self.rows.append(output.rows[row, step])
+            now = None
+            if self.needs:
+                entropy, chosen, *top = numbers
+                place = self.job.request.position + len(self.tokens)
+                now = Signals(top[0], (*top, 0.0)[1], entropy, chosen, place, tuple(top))
+            self._append(token, now)
+            self.read = len(self.tokens) - 1
+            if self.done:
+                return
+
+    def _append(self, token: int, now: Signals | None) -> None:
+        """Append a token, and check whether to stop after it."""
+        job = self.job
+        self.tokens.append(token)
         position = len(self.tokens) - 1
         self.done = len(self.tokens) >= job.length
-        if self.needs:
-            place = job.request.position + position
-            now = signals(row[:vocab_size], pick, self.needs, place, hidden)
+        if now is not None:
             previous = self.signals[-1] if self.signals else None
             self.signals.append(now)
             rule = job.stop_at(position)
@@ -162,7 +198,12 @@ def draft_chains(
 def distributions(sampling: Sampling, rows: Tensor, vocab_size: int) -> Tensor:
     """Return the distributions that tokens are sampled from, over the target's vocabulary, float32."""
     q = warp(warpers(sampling), rows[:, :vocab_size])
-    missing = vocab_size - q.shape[1]
+    return padded(q, vocab_size)
+
+
+def padded(q: Tensor, vocab_size: int) -> Tensor:
+    """Distributions over a smaller vocabulary as ones over the target's, shape (..., vocabulary)."""
+    missing = vocab_size - q.shape[-1]
     return torch.nn.functional.pad(q, (0, missing)) if missing > 0 else q
 
 

@@ -19,11 +19,13 @@ from ...core.stops import needs
 from ...errors import UserError
 from ...models.probe import rows_of
 from ...models.runner import PassInput, PassOutput
+from ...models.runner.drafts import MOST_STEPS, DraftInput
 from ...models.runner.prefix_cache import PrefixCache, PrefixMemory, length
 from ...models.vocabulary import embedded
 from .chains import Chain, drafted_rows, force, grades, picks
 
 LAST = -1  # the layer after the final norm
+PIECE = 4  # tokens that are drafted without a read where a rule may cut the draft
 LONG = 16  # from this many pending tokens a row is prefilled in a pass of its own
 
 
@@ -166,6 +168,11 @@ class LMDrafter:
         logits, rows = self._catch_up(chains)
         size, sample = self.vocab_size, self.sample
         while True:
+            if self._draft_at_once(chains, logits, rows):
+                if all(chain.done for chain in chains):
+                    return
+                logits = self._step(chains, rows)
+                continue
             if self.allowed is not None:
                 logits = logits.masked_fill(~self.allowed.to(logits.device), -inf)
             best = picks(chains, logits[:, :size], sample=sample)
@@ -177,6 +184,40 @@ class LMDrafter:
             if all(chain.done for chain in chains):
                 return
             logits = self._step(chains, rows)
+
+    def _draft_at_once(self, chains: Sequence[Chain], logits: Tensor, rows: Sequence[int]) -> bool:
+        """Draft several tokens without reading the device between them, where the executor can.
+
+        A rule that reads a token's signals cuts the draft afterwards, so with rules it is made in pieces.
+        """
+        unfinished = [chain for chain in chains if not chain.done]
+        longest = min(chain.job.length - len(chain.tokens) for chain in unfinished)
+        is_cut = any(chain.needs or chain.job.until for chain in unfinished)
+        steps = min(longest, PIECE if is_cut else MOST_STEPS)
+        needs_steps = any(c.job.constraint is not None or "hidden" in c.needs for c in unfinished)
+        if steps < 2 or needs_steps:
+            return False
+        by_row = sorted(zip(rows, chains, strict=True), key=lambda pair: pair[0])
+        given = DraftInput(
+            logits[: len(chains)],
+            steps,
+            self.vocab_size,
+            self.size,
+            [c.uniforms(steps) if not c.done and c.is_sampled(self.sample) else None for _, c in by_row],
+            [chain.job.request.sampling for _, chain in by_row],
+            self.allowed,
+            any(chain.needs for chain in unfinished),
+        )
+        output = self.runner.executor.try_draft(self.runner, given)
+        if output is None:
+            return False
+        for row, chain in by_row:
+            if chain.done:
+                self.runner.cached_lengths[row] -= steps - 1
+                continue
+            self.cached[chain.job.request.id].fed += output.tokens[row][:-1]
+            chain.take(output, row, vocab_size=self.vocab_size, is_drawn=given.uniforms[row] is not None)
+        return True
 
     def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
         """Draft one chain per job after these tokens, and forget them: the target may reject them."""

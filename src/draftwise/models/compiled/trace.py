@@ -43,7 +43,7 @@ class PassLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook f
             raise Unfit("a layer wrote to the cache that did not do so before")
         slots = self.slots[:, None]
         for held, new in zip(self.kept, (key_states, value_states), strict=True):
-            rows, heads = (torch.arange(n) for n in new.shape[:2])
+            rows, heads = (torch.arange(n, device=new.device) for n in new.shape[:2])
             held.index_put_((rows[:, None, None], heads[:, None], slots), new)
         keys, values = (held[:, :, : self.total] for held in self.kept)
         return keys, values

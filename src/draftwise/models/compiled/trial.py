@@ -49,6 +49,16 @@ def try_out(runner: ModelRunner, graph: Any) -> Trial:
     return float(known["ratio"])
 
 
+def compare(runner: ModelRunner, executor: Any) -> Trial:
+    """Check the logits of an executor's passes against those of eager ones.
+
+    Raises:
+        Unfit: they differ by more than rounding.
+    """
+    yield from _check(runner, executor, made_up(2 * TEXT, runner.model.config, int(runner.config.vocab_size)))
+    return nan
+
+
 def finish(trial: Trial) -> float:
     """Run a trial to its end."""
     while True:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
 from ...core.passes import PassInfo
+from .drafts import DraftInput, DraftOutput
 
 States = dict[int, Tensor]
 """Hidden states of a pass by layer, shape (rows, width, size)."""
@@ -71,24 +72,28 @@ class PreparedPass:
     model: Any
 
 
-class Executor(Protocol):
+class Executor:
     """Runs the passes of a model in one way; what it cannot run is run eagerly.
 
     `kind` names the way in `PassInfo`. `buffers` are the rows and slots of a KV cache that must not move
     while it is in use; None if it may grow.
     """
 
-    kind: str
-    buffers: tuple[int, int] | None
+    kind = "eager"
+    buffers: tuple[int, int] | None = None
 
     def try_run(self, runner: Any, given: PassInput) -> PassOutput | None:
         """Run a pass from its input, with all that belongs to it; None if the runner is to prepare it."""
-        ...
+        return None
+
+    def try_draft(self, runner: Any, given: DraftInput) -> DraftOutput | None:
+        """Draft several tokens without a read of the device; None if a draft is made token by token."""
+        return None
 
     def can_run(self, runner: Any, given: PassInput) -> bool:
         """Return whether `run` can run this pass: trees, hidden states, another model."""
-        ...
+        return False
 
     def run(self, runner: Any, prepared: PreparedPass) -> tuple[Tensor, States]:
         """Run a prepared pass; returns the logits of at least its last `columns` positions, and states."""
-        ...
+        raise NotImplementedError

@@ -10,14 +10,12 @@ from torch import Tensor
 from ...attention import shared_heads
 from ...modes import evaluating
 from ..hidden_states import LayerHooks
-from ..passes import PassInput, PassOutput, PreparedPass, States
+from ..passes import Executor, PassInput, PreparedPass, States
 
 
-class Eager:
+class Eager(Executor):
     """Calls the model; runs every pass. Hidden states are taken by hooks on the model's layers."""
 
-    kind = "eager"
-    buffers: tuple[int, int] | None = None
     hooks: LayerHooks | None = None
 
     def hook(self, model: Any, layers: tuple[int, ...]) -> None:
@@ -27,10 +25,6 @@ class Eager:
             UserError: the model has no such layer.
         """
         self.hooks = LayerHooks(model, layers)
-
-    def try_run(self, runner: Any, given: PassInput) -> PassOutput | None:
-        """None: every pass is prepared by the runner."""
-        return None
 
     def can_run(self, runner: Any, given: PassInput) -> bool:
         """Every pass."""

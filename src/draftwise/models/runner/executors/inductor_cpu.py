@@ -29,7 +29,7 @@ from ...compiled.trial import finish, try_out
 from ...stages import announce
 from ...weights.layouts import PackedLinear
 from ..masks import BANDED
-from ..passes import PassInput, PassOutput, PreparedPass, States
+from ..passes import Executor, PassInput, PassOutput, PreparedPass, States
 from ..runner import ModelRunner
 
 LOG = getLogger(__name__)
@@ -38,7 +38,7 @@ PATIENCE = 20.0  # seconds inside eager passes before a graph is compiled: short
 Run = Callable[[list[Tensor]], Any]  # a pass as a function of the graph's inputs
 
 
-class InductorCpu:
+class InductorCpu(Executor):
     """Runs passes of one model by a graph in a file; any number of runners of this model may share it.
 
     Raises:
@@ -46,7 +46,6 @@ class InductorCpu:
     """
 
     kind = "compiled"
-    buffers: tuple[int, int] | None = None
 
     def __init__(self, path: Path, plan: Blueprint, model: Any) -> None:
         loader: Any = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", True, 1, -1)
@@ -186,13 +185,20 @@ def compile_runner(part: Any, asked: str) -> None:
     """Compile the passes of a target or drafter with a runner of its own, if that was not done before.
 
     "off" never; "kept" if a graph is on disk; "auto" then too, or else in the background once eager passes
-    have taken `PATIENCE` seconds; "on" now, with a warning if that is not possible.
+    have taken `PATIENCE` seconds; "on" now, with a warning if that is not possible. On a GPU "on" captures
+    CUDA graphs, and other modes are eager.
 
     Raises:
         UserError: another mode.
     """
     mode, runner = check_mode(asked), getattr(part, "runner", None)
-    if mode != "off" and isinstance(runner, ModelRunner) and runner.compiler is None:
+    if mode == "off" or not isinstance(runner, ModelRunner) or runner.compiler is not None:
+        return
+    if runner.device.type == "cuda" and mode == "on":
+        from .cuda_graphs import Capturer
+
+        runner.compiler = Capturer(runner, mode)
+    else:
         runner.compiler = Compiler(runner, mode)
 
 
@@ -201,7 +207,7 @@ def describe_passes(parts: Mapping[str, Any]) -> dict[str, str]:
     compilers = {
         name: getattr(getattr(part, "runner", None), "compiler", None) for name, part in parts.items()
     }
-    return {name: one.state for name, one in compilers.items() if isinstance(one, Compiler)}
+    return {name: str(one.state) for name, one in compilers.items() if one is not None}
 
 
 class Compiler:
@@ -320,7 +326,9 @@ def plan_of(runner: ModelRunner) -> Blueprint:
     """
     check_class(runner.model)
     if runner.device.type != "cpu":
-        raise Unfit(f"passes are compiled on a CPU, not on {runner.device.type}")
+        raise Unfit(
+            f"passes are compiled on a CPU, or with compile=on for CUDA; this is {runner.device.type}"
+        )
     if runner.stateful:
         raise Unfit("it keeps a state that cannot rewind")
     if not runner.guided:

@@ -1,0 +1,170 @@
+"""A draft of several tokens as one CUDA graph: each token is chosen on the device and read there.
+
+Without it the host waits for the device once a token. The signals of stop rules are computed beside, and come
+to the host with the tokens, in one copy; a rule then cuts the draft, which leaves the distribution of what
+stays as it is, since a rule reads nothing of later tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...core.sampling import Sampling
+from ...core.stops import TOP
+
+MOST_STEPS = 16  # of a draft in one graph
+
+
+class DraftShape(NamedTuple):
+    """A class of drafts that one graph makes."""
+
+    rows: int
+    steps: int
+    slots: int
+    is_sampled: bool
+    is_cut: bool  # by top-k, top-p or min-p
+    has_signals: bool
+
+
+@dataclass(slots=True)
+class DraftInput:
+    """Drafts of `steps` tokens for the first rows, whose last token was just read.
+
+    Attributes:
+        logits: After the last token of each row, shape (rows, vocabulary).
+        steps: Tokens to draft, the same for all rows.
+        vocab_size: How many logits are tokens of the target.
+        size: How many tokens the model has; it reads 0 in place of others.
+        uniforms: For each row that samples its tokens, a number in [0, 1) for each; None for the others.
+        sampling: The settings of each row.
+        allowed: The tokens that may be drafted, shape (vocabulary,); None if all may.
+        has_signals: Also compute the signals of stop rules.
+    """
+
+    logits: Tensor
+    steps: int
+    vocab_size: int
+    size: int
+    uniforms: Sequence[Sequence[float] | None]
+    sampling: Sequence[Sampling]
+    allowed: Tensor | None = None
+    has_signals: bool = False
+
+
+@dataclass(slots=True)
+class DraftOutput:
+    """Drafted tokens of each row, the raw logits and distributions that they came from, and signals.
+
+    `rows` and `distributions` have the shape (rows, steps, vocabulary), and stay on the device; the latter is
+    None where no row samples. `signals[row][step]` are the probability that the token was drawn with
+    and, if they were asked for, the entropy, the token's raw probability and the largest probabilities.
+    """
+
+    tokens: list[list[int]]
+    rows: Tensor
+    distributions: Tensor | None
+    signals: list[list[list[float]]]
+
+
+def settings_of(given: DraftInput, rows: int) -> list[list[float]]:
+    """Return what the graph reads for each row: temperature (0 = greedy), top-k, top-p, min-p, uniforms."""
+    lines = []
+    for row in range(rows):
+        uniforms = given.uniforms[row] if row < len(given.uniforms) else None
+        if uniforms is None:
+            lines.append([0.0, 0.0, 1.0, 0.0, *([0.0] * given.steps)])
+            continue
+        one = given.sampling[row]
+        lines.append([one.temperature, float(one.top_k), one.top_p, one.min_p, *uniforms])
+    return lines
+
+
+def choose(x: Tensor, settings: Tensor, step: int, shape: DraftShape) -> tuple[Tensor, Tensor | None]:
+    """Choose a token of each row of logits, shape (rows, vocabulary), and return its distribution, too."""
+    best = x.argmax(-1)
+    if not shape.is_sampled:
+        return best, None
+    temperature, uniform = settings[:, :1], settings[:, 4 + step : 5 + step]
+    q = warp(x.float() / torch.where(temperature > 0, temperature, 1.0).float(), settings, shape.is_cut)
+    sums = q.cumsum(-1, dtype=torch.float64)
+    total = sums[:, -1:]
+    drawn = torch.searchsorted(sums, total * uniform, right=True)[:, 0]
+    last = (sums < total).sum(-1)  # the last token with a probability, where rounding leads beyond it
+    return torch.where(temperature[:, 0] > 0, torch.minimum(drawn, last), best), q
+
+
+def warp(x: Tensor, settings: Tensor, is_cut: bool) -> Tensor:
+    """Top-k, top-p and min-p as Transformers applies them, with numbers that may differ by row; returns
+    probabilities."""
+    if is_cut:
+        k, p, least = (settings[:, at : at + 1] for at in (1, 2, 3))
+        ordered, order = x.sort(-1)  # ascending
+        size = x.shape[-1]
+        place = torch.where(k > 0, (size - k).clamp(min=0), 0.0).long()
+        x = x.masked_fill(x < ordered.gather(-1, place), -torch.inf)
+        ordered = x.gather(-1, order)
+        below = ordered.softmax(-1).cumsum(-1) <= 1.0 - p.float()
+        below[:, -1] = False
+        x = x.masked_fill(below.scatter(-1, order, below), -torch.inf)
+        chances = x.softmax(-1)
+        x = x.masked_fill(chances < least.float() * chances.amax(-1, keepdim=True), -torch.inf)
+    return x.softmax(-1)
+
+
+def signals(x: Tensor, token: Tensor, q: Tensor | None, *, has_signals: bool) -> Tensor:
+    """Return a token and its signals as numbers, shape (rows, numbers), from raw logits."""
+    chosen = token[:, None]
+    numbers = [chosen.double()]
+    drawn = torch.ones_like(numbers[0]) if q is None else q.gather(-1, chosen).double()
+    if not has_signals:
+        return torch.cat([*numbers, drawn], -1)
+    logp = x.float().log_softmax(-1)
+    top = logp.topk(min(TOP, logp.shape[-1])).values.exp()
+    entropy = -(logp.exp() * logp).nansum(-1, keepdim=True)
+    numbers += [drawn, entropy.double(), logp.gather(-1, chosen).exp().double(), top.double()]
+    return torch.cat(numbers, -1)
+
+
+def run_draft(
+    read: Callable[[Tensor, int], Tensor],
+    shape: DraftShape,
+    settings: Tensor,
+    logits: Tensor,
+    *,
+    vocab_size: int,
+    size: int,
+    allowed: Tensor | None,
+) -> tuple[Tensor, ...]:
+    """A draft as a function of settings (`settings_of`) and the logits before it, shape (rows, vocabulary).
+
+    `read` runs a pass of one token a row, shape (rows, 1), so many slots after the text. Returns the numbers
+    of all tokens, shape (rows, steps, numbers), the raw logits and, if any row samples, the distributions.
+    """
+    numbers, rows, distributions = list[Tensor](), list[Tensor](), list[Tensor]()
+    for step in range(shape.steps):
+        x = logits[:, :vocab_size]
+        if allowed is not None:
+            x = x.masked_fill(~allowed[: x.shape[1]], -torch.inf)
+        token, q = choose(x, settings, step, shape)
+        numbers.append(signals(x, token, q, has_signals=shape.has_signals))
+        rows.append(x)
+        if q is not None:
+            distributions.append(q)
+        if step + 1 < shape.steps:
+            logits = read(torch.where(token < size, token, 0)[:, None], step)
+    outputs = [torch.stack(numbers, 1), torch.stack(rows, 1)]
+    if distributions:
+        outputs.append(torch.stack(distributions, 1))
+    return tuple(outputs)
+
+
+def read_numbers(numbers: Tensor, rows: Tensor, distributions: Tensor | None = None) -> DraftOutput:
+    """Read a draft's numbers from the device, which is its one wait."""
+    lines = numbers.tolist()
+    tokens = [[int(step[0]) for step in row] for row in lines]
+    return DraftOutput(tokens, rows, distributions, [[step[1:] for step in row] for row in lines])

@@ -1,0 +1,461 @@
+"""Runs passes as CUDA graphs: a pass of a shape is captured once, then launched as a whole.
+
+A pass on a GPU takes as long as Python needs to launch its kernels, ten times what the kernels need; a graph
+launches them all at once. Only numbers come from the host, in one copy: token ids, the lengths of the rows
+and, in a tree, parents. Positions, masks and the slots that are written are computed inside. Shapes are
+rounded up to classes. What the padding writes lies beyond the rows' lengths, where later passes write again.
+"""
+
+from __future__ import annotations
+
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from logging import getLogger
+from math import ceil, log2
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from ....core.passes import PassInfo
+from ....errors import DraftwiseWarning
+from ...attention import shared_heads
+from ...compiled.blueprint import Unfit
+from ...compiled.trace import PassLayer
+from ...compiled.trial import compare, finish
+from ..drafts import MOST_STEPS, DraftInput, DraftOutput, DraftShape, read_numbers, run_draft, settings_of
+from ..passes import Executor, PassInput, PassOutput
+from ..runner import ModelRunner
+
+LOG = getLogger(__name__)
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+ROWS = (1, 2, 4, 8, 16, 32)
+FIRST_SLOTS = 512  # the first class of visible slots; each further one is twice as long
+MOST_GRAPHS = 96  # kept at once, the latest used
+LIKELY = 16  # widths up to this one are captured before the first text
+
+Function = Callable[..., tuple[Tensor, ...]]
+Replay = Callable[[], tuple[Tensor, ...]]
+Capture = Callable[[Function, Sequence[Tensor]], Replay]
+"""Makes a replay of a function of tensors that never move; the next replay overwrites its outputs."""
+
+
+class PassShape(NamedTuple):
+    """A class of passes that one graph runs."""
+
+    rows: int
+    width: int
+    slots: int
+    has_tree: bool
+
+
+class Numbers:
+    """A matrix of numbers on the device, and on the host, from where it is copied without waiting."""
+
+    def __init__(self, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
+        self.host = torch.zeros(rows, columns, dtype=dtype, pin_memory=on_gpu)
+        self.device = torch.zeros(rows, columns, dtype=dtype, device=device)
+        self.array: NDArray[Any] = self.host.numpy()
+        self.copied = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+
+    def write(self) -> NDArray[Any]:
+        """Return the host's matrix, to be filled, when its last copy is complete."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.array
+
+    def send(self) -> None:
+        """Copy the matrix to the device."""
+        self.device.copy_(self.host, non_blocking=True)
+        if self.copied is not None:
+            self.copied.record()
+
+
+@dataclass(slots=True)
+class Captured:
+    """A graph and the inputs that change from one replay to the next."""
+
+    replay: Replay
+    numbers: Numbers
+    logits: Tensor | None = None
+
+
+class CudaGraphs(Executor):
+    """Runs the passes and drafts of one runner as graphs, which it captures again if the KV cache moves.
+
+    `capture` makes a graph of a function (`DeviceCapture`); tests pass others. `buffers` are the rows and
+    slots that the KV cache has from the start.
+
+    Raises:
+        Unfit: the model's passes cannot be graphs.
+    """
+
+    kind = "graph"
+
+    def __init__(
+        self, runner: ModelRunner, *, capture: Capture, buffers: tuple[int, int] = (1, 2048)
+    ) -> None:
+        self.capture, self.buffers = capture, buffers
+        self.layers = cache_layers(runner)
+        self.graphs: dict[PassShape | DraftShape, Captured] = {}
+        self.version = -1  # of the buffers that the graphs read
+        self.spans: dict[int, Tensor] = {}
+        self.captures = 0
+        self.is_full = False  # after a capture that failed
+
+    @torch.inference_mode()
+    def try_run(self, runner: ModelRunner, given: PassInput) -> PassOutput | None:
+        """Run a pass of the first rows by its graph, which is captured where there is none."""
+        shape = self._shape(runner, given)
+        if shape is None:
+            return None
+        begin, before = perf_counter(), self.captures
+        count, width, keep = len(given.tokens), max(map(len, given.tokens)), given.logits_to_keep
+        starts = runner.cached_lengths[:count]
+        runner.cache.schedule(
+            0,
+            starts,
+            width,
+            even=starts.count(starts[0]) == count,
+            rows=len(runner.request_ids),
+            slots=given.slots,
+            tree=shape.has_tree,
+        )
+        columns = shape.width * (2 if shape.has_tree else 1) + 1
+        captured = self._captured(
+            runner, shape, partial(run_pass, runner, shape, tuple(self.layers)), columns, torch.long
+        )
+        if captured is None:
+            return None
+        self._fill(captured.numbers.write(), runner, given, shape)
+        captured.numbers.send()
+        logits, *states = captured.replay()
+        # Copies, since the next replay overwrites them.
+        logits = logits[:count, width - keep : width].clone()
+        kept = {
+            layer: part[:count, :width].clone() for layer, part in zip(runner.layers, states, strict=True)
+        }
+        for row, text in enumerate(given.tokens):
+            runner.cached_lengths[row] += len(text)
+        seconds = perf_counter() - begin
+        runner.seconds += seconds
+        tokens, is_timed = sum(map(len, given.tokens)), self.captures == before
+        return PassOutput(logits, kept, PassInfo(self.kind, tokens, width, 0, seconds, is_timed))
+
+    @torch.inference_mode()
+    def try_draft(self, runner: ModelRunner, given: DraftInput) -> DraftOutput | None:
+        """Draft tokens for the first rows in one replay; None if there is no graph for it."""
+        count, lengths = len(given.logits), runner.cached_lengths
+        if count > ROWS[-1] or given.steps > MOST_STEPS or runner.layers or runner.training:
+            return None
+        rows = ROWS[bisect_left(ROWS, count)]
+        shape = DraftShape(
+            rows,
+            given.steps,
+            _slots_class(max(lengths[:rows]) + given.steps),
+            any(one is not None for one in given.uniforms),
+            any(one.top_k or one.top_p < 1.0 or one.min_p for one in given.sampling),
+            given.has_signals,
+        )
+        begin = perf_counter()
+        function = partial(
+            _draft, runner, shape, tuple(self.layers), given.vocab_size, given.size, given.allowed
+        )
+        captured = self._captured(runner, shape, function, 5 + given.steps, torch.float64, given.logits)
+        if captured is None or captured.logits is None:
+            return None
+        array = captured.numbers.write()
+        array[:, 0] = 0
+        array[: len(lengths[:rows]), 0] = lengths[:rows]
+        array[:, 1:] = settings_of(given, rows)
+        captured.numbers.send()
+        captured.logits[:count].copy_(given.logits)
+        numbers, *tensors = captured.replay()
+        output = read_numbers(numbers[:count], *(part[:count].clone() for part in tensors))
+        for row in range(count):
+            lengths[row] += given.steps - 1
+        runner.seconds += perf_counter() - begin
+        return output
+
+    def prepare(self, runner: ModelRunner) -> None:
+        """Capture the likely passes of one text, before there is one."""
+        scratch = runner.scratch(self)
+        scratch.cache = runner.cache
+        scratch.open(0)
+        for width in WIDTHS[: WIDTHS.index(LIKELY) + 1]:
+            scratch.cached_lengths[0] = 0
+            scratch.forward(PassInput(0, [[0] * width], width))
+        scratch.close(0)
+
+    def _shape(self, runner: ModelRunner, given: PassInput) -> PassShape | None:
+        """The class of a pass; None for one that no graph runs."""
+        count, width = len(given.tokens), max(map(len, given.tokens))
+        trees = given.parents or {}
+        is_other = given.row != 0 or given.model is not None or bool(given.rope_lengths)
+        is_large = width > WIDTHS[-1] or count > ROWS[-1] or (count > 1 and not runner.together)
+        grows = any(len(parents) > len(given.tokens[row]) for row, parents in trees.items())
+        if is_other or is_large or grows or runner.training:
+            return None
+        rows, wide = ROWS[bisect_left(ROWS, count)], WIDTHS[bisect_left(WIDTHS, width)]
+        return PassShape(rows, wide, _slots_class(max(runner.cached_lengths[:rows]) + wide), bool(trees))
+
+    def _captured(
+        self,
+        runner: ModelRunner,
+        shape: PassShape | DraftShape,
+        function: Function,
+        columns: int,
+        dtype: torch.dtype,
+        logits: Tensor | None = None,
+    ) -> Captured | None:
+        """The graph of a function of numbers, slots and the KV cache; None if that fails."""
+        tensors = self._cache_tensors(runner, shape)
+        if self.version != runner.cache.plan.buffers:
+            self.graphs.clear()
+            self.version = runner.cache.plan.buffers
+        if shape in self.graphs:
+            captured = self.graphs[shape] = self.graphs.pop(shape)  # the latest
+            return captured
+        if self.is_full:
+            return None
+        while len(self.graphs) >= MOST_GRAPHS:
+            del self.graphs[next(iter(self.graphs))]
+        numbers = Numbers(shape.rows, columns, dtype, runner.device)
+        # While it is captured, a row's tokens are written where the replay will write them again.
+        array, lengths = numbers.write(), runner.cached_lengths[: shape.rows]
+        array[: len(lengths), 0] = lengths
+        numbers.send()
+        inputs = [numbers.device, self._span(shape.slots, runner.device)]
+        if logits is not None:
+            logits = logits.new_zeros(shape.rows, logits.shape[1])
+            inputs.append(logits)
+        try:
+            replay = self.capture(function, [*inputs, *tensors])
+        except RuntimeError as error:  # no memory, or code that waits for the host
+            LOG.warning("further shapes of passes are eager: %s", next(iter(str(error).splitlines()), ""))
+            self.is_full = True
+            return None
+        self.captures += 1
+        self.graphs[shape] = captured = Captured(replay, numbers, logits)
+        return captured
+
+    def _fill(self, array: NDArray[Any], runner: ModelRunner, given: PassInput, shape: PassShape) -> None:
+        """Write lengths of rows, token ids, and parents within the pass.
+
+        Rows that only pad the pass write after what they hold.
+        """
+        width, lengths = shape.width, runner.cached_lengths[: shape.rows]
+        array[:, : width + 1] = 0
+        array[: len(lengths), 0] = lengths
+        if shape.has_tree:
+            array[:, width + 1 :] = np.arange(-1, width - 1)
+        for row, text in enumerate(given.tokens):
+            array[row, 1 : 1 + len(text)] = text
+            parents = (given.parents or {}).get(row, ())
+            begin = len(text) - len(parents)
+            for at, parent in enumerate(parents, begin):
+                array[row, width + 1 + at] = begin + parent if parent >= 0 else begin - 1
+
+    def _cache_tensors(self, runner: ModelRunner, shape: PassShape | DraftShape) -> list[Tensor]:
+        """Keys and values of each layer that has any, in turn, shape (rows, heads, slots, size)."""
+        cache, plan = runner.cache, runner.cache.plan
+        cache.ready(max(shape.rows, len(runner.request_ids)), shape.slots, 0)
+        tensors: list[Tensor] = []
+        for at, sizes in self.layers.items():
+            layer = cache.layer(at)
+            if not layer.is_initialized:
+                layer.allocate(sizes, runner.dtype, runner.device)
+            elif layer.keys.shape[0] < plan.capacity or layer.keys.shape[2] < plan.slots:
+                layer.grow()
+            tensors += [layer.keys[: shape.rows], layer.values[: shape.rows]]
+        return tensors
+
+    def _span(self, slots: int, device: torch.device) -> Tensor:
+        if slots not in self.spans:
+            self.spans[slots] = torch.arange(slots, device=device)
+        return self.spans[slots]
+
+
+def _slots_class(longest: int) -> int:
+    return max(FIRST_SLOTS, 1 << (longest - 1).bit_length())
+
+
+def run_pass(
+    runner: ModelRunner,
+    shape: PassShape,
+    layers: Sequence[int],
+    numbers: Tensor,
+    span: Tensor,
+    *cache: Tensor,
+) -> tuple[Tensor, ...]:
+    """A pass as a function of integers, shape (rows, 1 + width), or (rows, 1 + 2 width) with parents.
+
+    No number of a text is in its code, so that a recording of it runs every pass of its shape. Returns the
+    logits, shape (rows, width, vocabulary), and the hidden states that the runner was asked for.
+    """
+    parents = numbers[:, shape.width + 1 :] if shape.has_tree else None
+    starts, ids = numbers[:, :1], numbers[:, 1 : shape.width + 1]
+    logits = call_model(runner, layers, ids, starts, parents, span, cache)
+    hooks = runner.eager.hooks
+    return (logits, *(hooks.latest[layer] for layer in runner.layers)) if hooks else (logits,)
+
+
+def call_model(
+    runner: ModelRunner,
+    layers: Sequence[int],
+    ids: Tensor,
+    starts: Tensor,
+    parents: Tensor | None,
+    span: Tensor,
+    cache: Sequence[Tensor],
+) -> Tensor:
+    """Logits of tokens, shape (rows, width), that follow the first `starts` slots, shape (rows, 1).
+
+    `span` are the visible slots, `cache` keys and values of each of the `layers` in turn.
+    """
+    (rows, width), total = ids.shape, span.shape[0]
+    slots = starts + span[:width]
+    unseen = span > slots[..., None]
+    here, places = slots, span.expand(rows, -1)
+    if parents is not None:
+        visible = ancestors(parents)
+        here = starts - 1 + visible.sum(-1)
+        unseen = unseen.scatter(2, slots[:, None].expand(-1, width, -1), ~visible)
+        places = places.scatter(1, slots, here)
+    at = here[:, None, :, None]
+    mask = runner.masks.build(unseen[:, None], places[:, None, None], at, at)
+    pairs = dict(zip(layers, zip(cache[::2], cache[1::2], strict=True), strict=True))
+    depth = len(runner.cache.rows)
+    parts: Any = [PassLayer(pairs.get(layer), slots, total, width) for layer in range(depth)]
+    named: dict[str, Any] = {runner.cache_name: Cache(layers=parts), "use_cache": True}
+    # Padding may be beyond the last position that the model has an embedding for.
+    named |= {"position_ids": here.clamp(max=runner.max_length - 1), "attention_mask": mask}
+    with shared_heads():
+        logits: Tensor = runner.model(input_ids=ids, **named).logits
+    return logits
+
+
+def _draft(
+    runner: ModelRunner,
+    shape: DraftShape,
+    layers: Sequence[int],
+    vocab_size: int,
+    size: int,
+    allowed: Tensor | None,
+    numbers: Tensor,
+    span: Tensor,
+    logits: Tensor,
+    *cache: Tensor,
+) -> tuple[Tensor, ...]:
+    starts = numbers[:, :1].long()
+
+    def read(ids: Tensor, step: int) -> Tensor:
+        return call_model(runner, layers, ids, starts + step, None, span, cache)[:, 0]
+
+    return run_draft(read, shape, numbers[:, 1:], logits, vocab_size=vocab_size, size=size, allowed=allowed)
+
+
+def ancestors(parents: Tensor) -> Tensor:
+    """Return whether token j is token i or one of its ancestors, shape (rows, width, width).
+
+    `parents` are places within the pass, shape (rows, width); -1 is none. Paths of up to 2^k steps are two of
+    up to 2^(k-1) steps.
+    """
+    width = parents.shape[1]
+    columns = torch.arange(width, device=parents.device)
+    paths = ((columns == parents[..., None]) | (columns == columns[:, None])).float()
+    for _ in range(ceil(log2(max(2, width)))):
+        paths = torch.bmm(paths, paths).clamp(max=1.0)
+    return paths > 0.5
+
+
+def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
+    """Return the heads and head size of keys and of values of each layer, after a pass has shown them.
+
+    Raises:
+        Unfit: the model's passes cannot be graphs.
+    """
+    if runner.stateful:
+        raise Unfit("it keeps a state that cannot rewind")
+    if not runner.guided:
+        raise Unfit("it makes its own masks")
+    if runner.rope.borders:
+        raise Unfit("its rotary frequencies depend on the text's length")
+    if runner.masks.late:
+        raise Unfit("its masks depend on the prompt's length")
+    scratch = runner.scratch()
+    scratch.open(0)
+    scratch.forward(PassInput(0, [[0, 0]], 1))
+    if any(layer.more for layer in scratch.cache.rows):
+        raise Unfit("its cache holds more than keys and values")
+    return {
+        at: (layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3])
+        for at, layer in enumerate(scratch.cache.rows)
+        if layer.is_initialized
+    }
+
+
+class DeviceCapture:
+    """Captures functions on the GPU, in memory that all graphs of one runner share."""
+
+    def __init__(self) -> None:
+        self.pool: Any = None
+
+    def __call__(self, function: Function, inputs: Sequence[Tensor]) -> Replay:
+        """Run the function, which prepares its kernels, then record it."""
+        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            function(*inputs)
+        current.wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            outputs = function(*inputs)
+        self.pool = self.pool or graph.pool()
+
+        def replay() -> tuple[Tensor, ...]:
+            graph.replay()
+            return outputs
+
+        return replay
+
+
+class Capturer:
+    """Provides a runner on a GPU with CUDA graphs, or says in `state` why its passes stay eager."""
+
+    def __init__(self, runner: ModelRunner, mode: str) -> None:
+        self.runner, self.mode, self.state = runner, mode, "eager"
+        self.restart()
+
+    def restart(self) -> None:
+        """Capture the likely passes, compare their logits with those of eager passes, and use them."""
+        runner = self.runner
+        runner.executor = runner.eager
+        try:
+            self.state = self._use_graphs(runner)
+        except (Unfit, RuntimeError) as reason:  # code that waits for the host, or no memory
+            runner.executor = runner.eager
+            self.state = f"eager: {next(iter(str(reason).splitlines()), '')[:160]}"
+            if self.mode == "on":
+                warnings.warn(f"passes are {self.state}", DraftwiseWarning, stacklevel=2)
+        LOG.info("%s", self.state)
+
+    def _use_graphs(self, runner: ModelRunner) -> str:
+        if len({p.device for p in runner.model.parameters()}) > 1 or hasattr(runner.model, "hf_device_map"):
+            raise Unfit("its weights are on several devices")
+        begin, before = perf_counter(), torch.cuda.memory_allocated()
+        finish(compare(runner, CudaGraphs(runner, capture=DeviceCapture())))
+        graphs = CudaGraphs(runner, capture=DeviceCapture())
+        runner.use(graphs)
+        graphs.prepare(runner)
+        torch.cuda.synchronize()
+        seconds, more = perf_counter() - begin, (torch.cuda.memory_allocated() - before) / 2**20
+        return f"CUDA graphs: {graphs.captures} captured in {seconds:.1f} s, {more:.0f} MiB with the KV cache"
