@@ -16,9 +16,8 @@ from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.library import check as check_file
-from .models.load import load_model, load_tokenizer, locate
+from .models.load import disagreement, load_model, load_tokenizer, locate
 from .models.runner.executors.inductor_cpu import check_mode, compile_runner
-from .models.vocabulary import disagreement
 from .models.weights.packed import arrange, checked
 from .models.zoo import list_zoo
 from .policies.arms import TOGETHER

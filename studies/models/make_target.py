@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from draftwise.errors import UserError
 from draftwise.generation.prompts import prompt_ids
 from draftwise.models.load import load_tokenizer
-from draftwise.models.quiet import quiet
+from draftwise.models.stages import quiet
 from draftwise.train.folder import Folder
 from draftwise.train.results import curves
 from draftwise.train.settings import Training

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from draftwise.models.prompted import Prompted
-from draftwise.models.prompted.rewind import WAYS
+from draftwise.models.prompted import WAYS, Prompted
 from tests.effort import THOROUGH
 
 from .inputs.cases import Case, cases
@@ -25,8 +24,8 @@ def named(name: str) -> Case:
 @pytest.mark.parametrize("name", ["marian", "qwen3_vl"])
 def test_a_draft_that_stays_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache that keeps what was rejected, where no trial looks."""
-    monkeypatch.setattr(WAYS["crop"], "cut", lambda self, held, length: length)
-    monkeypatch.setattr("draftwise.models.prompted.trial.verdicts.load", lambda *_: "crop")
+    monkeypatch.setattr(WAYS["crop"], "cut", lambda self, cached, length: length)
+    monkeypatch.setattr("draftwise.models.prompted.verdicts.load", lambda *_: "crop")
     assert judge(named(name), ["alone"]).word in (DIFFERENT, CRASH)
 
 
@@ -38,7 +37,7 @@ def test_a_position_that_is_off_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
         return kwargs | {"position_ids": kwargs["position_ids"] + (length - self.length > 1)}
 
     monkeypatch.setattr(Prompted, "_carried", off)
-    monkeypatch.setattr("draftwise.models.prompted.trial.verdicts.load", lambda *_: "crop")
+    monkeypatch.setattr("draftwise.models.prompted.verdicts.load", lambda *_: "crop")
     assert judge(named("qwen2_vl"), ["alone"]).word == DIFFERENT
 
 
@@ -49,8 +48,8 @@ def test_every_way_is_tried() -> None:
 def test_steps_are_limited_in_the_prompt_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the class's own decoding does it; with limits everywhere the trial refuses it."""
     assert judge(named("nemo_speechlm"), ["alone"]).ways == {"alone": EQUAL}
-    monkeypatch.setattr("draftwise.models.prompted.trial.limited", lambda model: {})
-    monkeypatch.setattr("draftwise.models.prompted.trial.verdicts.load", lambda *_: None)
+    monkeypatch.setattr("draftwise.models.prompted.limited", lambda model: {})
+    monkeypatch.setattr("draftwise.models.prompted.verdicts.load", lambda *_: None)
     assert judge(named("nemo_speechlm"), ["alone"]).ways == {"alone": REFUSED}
 
 

@@ -9,9 +9,8 @@ import torch
 from transformers import GenerationMixin, LlamaConfig, LogitsProcessor
 
 from draftwise import UserError, transformers_generate
-from draftwise.models import verdicts
+from draftwise.models import prompted, verdicts
 from draftwise.models.cache_names import CACHE, cache_in
-from draftwise.models.prompted import rewind, trial
 from tests.architectures.inputs.judge import Guesser
 from tests.distributions import p_value
 from tests.effort import drawn
@@ -49,7 +48,7 @@ def test_texts_are_the_models_own(kind: str, rows: int) -> None:
 @pytest.mark.parametrize("kind", ["gemma3", "bart"])
 def test_a_snapshot_is_as_good_as_a_cut(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models whose states cannot be cut are put back, and what was accepted is read again."""
-    monkeypatch.setattr(trial, "WAYS", {"snapshot": rewind.Snapshot})
+    monkeypatch.setattr(prompted, "WAYS", {"snapshot": prompted.Snapshot})
     monkeypatch.setattr(verdicts, "load", lambda *_: None)
     monkeypatch.setattr(verdicts, "keep", lambda *_: None)
     made, inputs = KINDS[kind](), shown(kind, 2)
@@ -57,24 +56,24 @@ def test_a_snapshot_is_as_good_as_a_cut(kind: str, monkeypatch: pytest.MonkeyPat
     assert torch.equal(written(made, inputs, custom_generate=drafted(truth)), truth)
 
 
-class Stays(rewind.Crop):
+class Stays(prompted.Crop):
     """Forgets to take anything back."""
 
-    def cut(self, held: int, length: int) -> int:
+    def cut(self, cached: int, length: int) -> int:
         return length
 
 
-class Early(rewind.Snapshot):
+class Early(prompted.Snapshot):
     """Keeps the states from after the pass."""
 
-    def cut(self, held: int, length: int) -> int:
-        self.saved = [rewind.taken(layer) for layer in self.layers]
-        return super().cut(held, length)
+    def cut(self, cached: int, length: int) -> int:
+        self.saved = [prompted.copy_layer(layer) for layer in self.layers]
+        return super().cut(cached, length)
 
 
 @pytest.mark.parametrize("kind", ["qwen2_vl", "t5"])
 def test_a_way_that_is_wrong_is_not_taken(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "WAYS", {"crop": Stays, "snapshot": Early})
+    monkeypatch.setattr(prompted, "WAYS", {"crop": Stays, "snapshot": Early})
     monkeypatch.setattr(verdicts, "load", lambda *_: None)
     made, inputs = KINDS[kind](), shown(kind, 1)
     with pytest.raises(UserError, match="cannot read several tokens after this prompt"):

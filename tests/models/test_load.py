@@ -55,18 +55,14 @@ def refused(name: str, **options: Any) -> str:
     return message
 
 
-def test_dtypes() -> None:
+def test_auto_is_float32_on_the_cpu_alone() -> None:
+    assert models._choose_dtype("auto", "cuda") == models._choose_dtype("auto", "mps") == "auto"
     model = load_model("zoo:general", device="cpu")
     assert model.dtype == torch.float32, "auto on the CPU"
     assert not model.training
     assert sum(p.numel() for p in model.parameters()) == bundled("zoo:general").parameters
     assert load_model("zoo:general", device="cpu", dtype="bfloat16").dtype == torch.bfloat16
     assert load_model("zoo:general", device="cpu", dtype=torch.float16).dtype == torch.float16
-
-
-def test_auto_keeps_the_checkpoints_dtype_off_the_cpu() -> None:
-    assert models._choose_dtype("auto", "cuda") == "auto"
-    assert models._choose_dtype("auto", "mps") == "auto"
 
 
 def test_tokenizer() -> None:
@@ -89,11 +85,7 @@ def test_loading_is_silent_and_leaves_settings_as_they_were(
 @pytest.mark.parametrize("name", ["zoo:nothing", "./nowhere", "a/b/c", "", "no such model", __file__])
 def test_names_that_cannot_be_models(name: str) -> None:
     assert repr(name) in refused(name)
-
-
-def test_hub_ids_pass_through() -> None:
-    assert resolve("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
-    assert resolve("gpt2") == "gpt2"
+    assert [resolve(one) for one in ("gpt2", "Qwen/Qwen3-0.6B")] == ["gpt2", "Qwen/Qwen3-0.6B"]
 
 
 def test_the_hub_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,12 +159,18 @@ def test_pickles_are_not_read(tiny: Path, tmp_path: Path) -> None:
     assert "save_pretrained" in message
 
 
-def test_weights_that_do_not_fit(edited: Callable[..., str]) -> None:
-    assert "model.layers.1" in refused(edited(num_hidden_layers=2))
-
-
-def test_weights_of_another_shape(edited: Callable[..., str]) -> None:
-    assert "do not fit" in refused(edited(intermediate_size=64))
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_hidden_layers": 2}, "model.layers.1"),
+        ({"intermediate_size": 64}, "do not fit"),
+        ({"model_type": "tomorrow"}, "'tomorrow'"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_its_weights(
+    edited: Callable[..., str], changes: dict[str, Any], said: str
+) -> None:
+    assert said in refused(edited(**changes))
 
 
 def test_broken_folders(edited: Callable[..., str], tmp_path: Path) -> None:
@@ -187,10 +185,6 @@ def test_broken_folders(edited: Callable[..., str], tmp_path: Path) -> None:
     assert "no config.json" in refused(str(empty))
     with pytest.raises(UserError, match=r"needs tokenizer\.json"):
         load_tokenizer(str(empty))
-
-
-def test_unknown_type(edited: Callable[..., str]) -> None:
-    assert "'tomorrow'" in refused(edited(model_type="tomorrow"))
 
 
 def test_dtype_and_device_are_checked(tiny: Path) -> None:

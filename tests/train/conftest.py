@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.train import results
 from tests.train.world import Options, save, write_prompts
 
 
@@ -27,6 +28,13 @@ def auto(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     known = {"amx_bf16": request.param == "bfloat16"}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
     return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _few_timed_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speeds are measured, and what they are is not asked."""
+    monkeypatch.setattr(results, "TIMED", 1)
+    monkeypatch.setattr(results, "TIMED_TOKENS", 8)
 
 
 @pytest.fixture

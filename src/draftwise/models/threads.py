@@ -33,11 +33,11 @@ def physical_cores() -> int:
         blocks = Path("/proc/cpuinfo").read_text().split("\n\n")
     except OSError:
         return cores()
-    ours, pairs_of_ids = os.sched_getaffinity(0), set[tuple[str, str]]()
+    own_cores, pairs_of_ids = os.sched_getaffinity(0), set[tuple[str, str]]()
     for block in blocks:
         pairs = (line.partition(":") for line in block.split("\n"))
         facts = {key.strip(): value.strip() for key, _, value in pairs}
-        if int(facts.get("processor", -1)) in ours and "core id" in facts:
+        if int(facts.get("processor", -1)) in own_cores and "core id" in facts:
             pairs_of_ids.add((facts.get("physical id", ""), facts["core id"]))
     return len(pairs_of_ids) or cores()
 
@@ -82,8 +82,8 @@ class Meter:
         }
 
     def _own(self) -> float:
-        mine = os.times()
-        return mine.user + mine.system + sum(map(_used, self.children))
+        times = os.times()
+        return times.user + times.system + sum(map(_used, self.children))
 
 
 def own_time() -> tuple[float, float]:
@@ -91,14 +91,14 @@ def own_time() -> tuple[float, float]:
 
     Those of threads that have ended are missing.
     """
-    mine, waited = os.times(), 0.0
+    times, waited = os.times(), 0.0
     try:
         for thread in os.scandir("/proc/self/task"):
             with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
                 waited += int(Path(thread.path, "schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
         waited = nan
-    return mine.user + mine.system, waited
+    return times.user + times.system, waited
 
 
 def _busy() -> float:
@@ -107,11 +107,11 @@ def _busy() -> float:
         lines = Path("/proc/stat").read_text().splitlines()
     except OSError:
         return float("nan")
-    ours = {f"cpu{n}" for n in os.sched_getaffinity(0)}
+    own_cores = {f"cpu{n}" for n in os.sched_getaffinity(0)}
     ticks = 0
     for line in lines:
         name, *parts = line.split()
-        if name in ours:
+        if name in own_cores:
             user, nice, system, _, _, irq, soft, steal = (int(x) for x in parts[:8])
             ticks += user + nice + system + irq + soft + steal  # user and nice count the guests too
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -96,15 +96,15 @@ class Trials:
     left: float = SECONDS
     clock: Callable[[], float] = time.perf_counter
 
-    def wants(self, known: Any) -> bool:
+    def wants(self, saved: Any) -> bool:
         """Whether to time something with this saved verdict.
 
         An unclear one is corrected when the machine is quiet.
         """
         if self.mode == "all":
             return True
-        unclear = isinstance(known, dict) and known.get("unclear", 0)
-        useful = not isinstance(known, dict) or (0 < unclear < ENOUGH and not THREADS.busy)
+        unclear = isinstance(saved, dict) and saved.get("unclear", 0)
+        useful = not isinstance(saved, dict) or (0 < unclear < ENOUGH and not THREADS.busy)
         return self.mode == "auto" and useful and self.left > 0
 
     def budget(self, most: float) -> float:
@@ -119,11 +119,11 @@ class Trials:
     def timed(self, what: str) -> Iterator[None]:
         """Take what the block takes from the time left."""
         announce(f"timing {what}")
-        began = self.clock()
+        start = self.clock()
         try:
             yield
         finally:
-            self.left -= self.clock() - began
+            self.left -= self.clock() - start
 
     def spread(self, what: str, steps: Generator[None, None, Result]) -> Generator[None, None, Result]:
         """Take what each of the steps takes from the time left; returns what they return."""
@@ -165,14 +165,14 @@ def start(mode: str = "") -> Iterator[None]:
 
 def save_answer(kind: str, key: str, verdict: Mapping[str, Any], *, lasting: bool) -> None:
     """Save a verdict; unless it is `lasting`, as an unclear one, which a later start may correct."""
-    known = load(kind, key)
-    before = known.get("unclear", 0) if isinstance(known, dict) else 0
+    saved = load(kind, key)
+    before = saved.get("unclear", 0) if isinstance(saved, dict) else 0
     unclear = {} if lasting else {"unclear": min(before + (not THREADS.busy), ENOUGH) or 1}
     keep(kind, key, {**verdict, **unclear})
 
 
-def _mode(asked: str = "") -> str:
-    mode = asked or os.environ.get(VARIABLE, "auto")
+def _mode(requested: str = "") -> str:
+    mode = requested or os.environ.get(VARIABLE, "auto")
     if mode not in MODES:
         raise UserError(f"trials={mode!r}: choose from {', '.join(MODES)}")
     return mode

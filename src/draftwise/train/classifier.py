@@ -15,10 +15,10 @@ from ..core.stops import TOP
 from ..models.fingerprints import drafter_fingerprint
 from ..models.runner.hidden_states import LayerHooks
 from ..policies.classifiers.stopping import INPUTS, Disco, Scorer, SpecDecPlus, save
-from .folder import Folder, Material
-from .results import deliver, measure, run_training
+from .folder import Material
+from .results import Session, run_training
 from .settings import ClassifierRun
-from .steps import in_half, take
+from .steps import in_half
 from .teacher import Teacher, make_teacher, padded
 from .texts import Answer, Tell
 
@@ -56,10 +56,10 @@ def drafted(
     order = sorted(range(len(answers)), key=lambda i: len(answers[i].text))  # less padding
     for at in range(0, len(answers), batch):
         some = [answers[i] for i in order[at : at + batch]]
-        ids, guessed, first = padded(some, drafter.device)
+        ids, predicted, first = padded(some, drafter.device)
         keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
         with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
-            guesses = drafter(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
+            guesses = drafter(ids, logits_to_keep=keep, use_cache=False).logits[predicted]
             rows = (guesses, teacher.logits(some))
         size = min(row.shape[-1] for row in rows)
         q, p = (row[:, :size].float().softmax(-1).cpu() for row in rows)
@@ -85,8 +85,8 @@ def _labels(labels: str, q: Tensor, p: Tensor, rng: torch.Generator) -> tuple[Te
     if labels == "agree":
         tokens = q.argmax(-1)
         return tokens, (p.argmax(-1) == tokens).float()
-    drawn = torch.rand(len(q), generator=rng)[:, None]
-    tokens = (q.cumsum(-1) < drawn * q.sum(-1, keepdim=True)).sum(-1).clamp(max=q.shape[-1] - 1)
+    quantiles = torch.rand(len(q), generator=rng)[:, None]
+    tokens = (q.cumsum(-1) < quantiles * q.sum(-1, keepdim=True)).sum(-1).clamp(max=q.shape[-1] - 1)
     if labels == "overlap":
         return tokens, torch.minimum(p, q).sum(-1)
     chosen = tokens[:, None]
@@ -100,9 +100,12 @@ def scores(chances: Tensor, accepted: Tensor, *, weight: float = 1.0) -> dict[st
     `weight`, this is an output of 1 / (1 + weight).
     """
     predicted, actual = chances * (1.0 + weight) >= 1.0, accepted >= 0.5
-    hits = float((predicted & actual).sum())
+    true_positives = float((predicted & actual).sum())
     wrong = float((predicted ^ actual).sum())
-    return {"f1": 2 * hits / max(2 * hits + wrong, 1.0), "accuracy": 1.0 - wrong / max(len(actual), 1)}
+    return {
+        "f1": 2 * true_positives / max(2 * true_positives + wrong, 1.0),
+        "accuracy": 1.0 - wrong / max(len(actual), 1),
+    }
 
 
 def weighted(z: Tensor, accepted: Tensor, weight: float) -> Tensor:
@@ -122,21 +125,21 @@ class DiscoTask:
     """
 
     def __init__(
-        self, run: ClassifierRun, answers: Sequence[Answer], learnt: list[Drafted], held: list[Drafted]
+        self, run: ClassifierRun, answers: Sequence[Answer], training: list[Drafted], held_out: list[Drafted]
     ) -> None:
-        self.answers, self.learnt, self.held, self.weight = answers, learnt, held, run.weight
-        every = torch.cat([one.features for one in learnt])
+        self.answers, self.training, self.held_out, self.weight = answers, training, held_out, run.weight
+        every = torch.cat([one.features for one in training])
         self.mean, self.scale = every.mean(0), every.std(0).clamp(min=1e-6)
         body: list[nn.Module] = [nn.Linear(INPUTS, run.hidden), nn.ReLU()] if run.hidden else []
         self.model = nn.Sequential(*body, nn.Linear(run.hidden or INPUTS, 1))
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        some = [self.learnt[i] for i in examples]
+        some = [self.training[i] for i in examples]
         return weighted(self._odds(some), torch.cat([one.accepted for one in some]), self.weight)
 
     def measure(self) -> dict[str, float]:
-        accepted = torch.cat([one.accepted for one in self.held])
-        return scores(self._odds(self.held).sigmoid(), accepted, weight=self.weight)
+        accepted = torch.cat([one.accepted for one in self.held_out])
+        return scores(self._odds(self.held_out).sigmoid(), accepted, weight=self.weight)
 
     def scorer(self, drafter: str) -> Scorer:
         """The classifier as stored, with the scaling of its inputs folded into the first layer."""
@@ -185,19 +188,21 @@ class SpecDecPlusTask:
     after a drafted token predicts whether that token is accepted.
     """
 
-    def __init__(self, run: ClassifierRun, drafter: Any, learnt: Sequence[Any], held: Sequence[Any]) -> None:
-        self.learnt, self.held, self.run = learnt, held, run
+    def __init__(
+        self, run: ClassifierRun, drafter: Any, training: Sequence[Any], held_out: Sequence[Any]
+    ) -> None:
+        self.training, self.held_out, self.run = training, held_out, run
         self.drafter, self.hooks = drafter, LayerHooks(drafter, (-1,))
-        self.answers, self.weight = [answer for answer, _ in learnt], run.weight
+        self.answers, self.weight = [answer for answer, _ in training], run.weight
         width = int(drafter.get_output_embeddings().weight.shape[1])
         self.model = Head(width, run.blocks, shared=run.shared).to(drafter.device)
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        return weighted(*self._odds([self.learnt[i] for i in examples], rng), self.weight)
+        return weighted(*self._odds([self.training[i] for i in examples], rng), self.weight)
 
     def measure(self) -> dict[str, float]:
         rng = torch.Generator().manual_seed(self.run.seed)
-        parts = [self._odds(self.held[at : at + 16], rng) for at in range(0, len(self.held), 16)]
+        parts = [self._odds(self.held_out[at : at + 16], rng) for at in range(0, len(self.held_out), 16)]
         odds, accepted = (torch.cat(part) for part in zip(*parts, strict=True))
         return scores(odds.sigmoid(), accepted, weight=self.weight)
 
@@ -217,11 +222,11 @@ class SpecDecPlusTask:
             mixed = torch.where(kept, torch.tensor(answer.tokens), drafts.tokens)
             texts.append(Answer(answer.prompt, tuple(mixed.tolist()), answer.temperature))
             ours.append(~kept)
-        ids, guessed, first = padded(texts, self.drafter.device)
+        ids, predicted, first = padded(texts, self.drafter.device)
         keep = torch.arange(first + 1, ids.shape[1], device=ids.device)
         with torch.no_grad():
             self.drafter(ids, logits_to_keep=keep, use_cache=False)
-        states = self.hooks.latest[-1][:, keep][guessed].float()  # set by the pass above
+        states = self.hooks.latest[-1][:, keep][predicted].float()  # set by the pass above
         mine = torch.cat(ours).to(states.device)
         accepted = torch.cat([drafts.accepted for _, drafts in some]).to(states.device)
         return self.model(states[mine]), accepted[mine]
@@ -236,41 +241,44 @@ def train(run: ClassifierRun, out: Path, tell: Tell) -> dict[str, Any]:
     return run_training("classifier", run, out, tell, _train)
 
 
-def _train(run: ClassifierRun, folder: Folder, material: Material, tell: Tell) -> dict[str, Any]:
+def _train(session: Session[ClassifierRun]) -> dict[str, Any]:
+    run, material, tell = session.run, session.material, session.tell
     drafter: Any = material.load_drafter(run.drafter, run).requires_grad_(False)
     settings: dict[str, Any] = {"batch": run.batch, "tell": tell, "half": in_half(run)}
     target = make_teacher(run, material, tell)
-    learning, held = (
+    training, held_out = (
         drafted(some, target, drafter, run.labelling, seed=run.seed + k, **settings)
         for k, some in enumerate((material.answers, material.held_out))
     )
-    task = _task(run, drafter, material, learning, held)
-    log = take(task, run, folder.checkpoints, tell, material.budget)
+    task = _task(run, drafter, material, training, held_out)
+    log = session.take_steps(task)
     scorer = task.scorer(drafter_fingerprint(run.drafter))
-    accepted = torch.cat([one.accepted for one in held])
+    accepted = torch.cat([one.accepted for one in held_out])
     last = next(row for row in reversed(log) if "f1" in row)
 
-    def measure_policy(part: Path) -> dict[str, Any]:
-        decoded = measure(material, run, drafter, f"{run.kind}?model={part / 'model.safetensors'}")
+    def measure(part: Path) -> dict[str, Any]:
+        decoded = session.measure(drafter, f"{run.kind}?model={part / 'model.safetensors'}")
         return {"after": {name: last[name] for name in ("f1", "accuracy")} | decoded}
 
-    return deliver(
+    return session.deliver(
         "classifier",
-        *(run, folder, material, log, tell),
+        log,
         title=f"{run.kind} for {run.drafter}",
         save=lambda part: save(scorer, part / "model.safetensors"),
-        measure=measure_policy,
-        before=scores(torch.ones(len(accepted)), accepted) | measure(material, run, drafter),
+        measure=measure,
+        before=scores(torch.ones(len(accepted)), accepted) | session.measure(drafter),
         kind=run.kind,
     )
 
 
 def _task(
-    run: ClassifierRun, drafter: Any, material: Material, learnt: list[Drafted], held: list[Drafted]
+    run: ClassifierRun, drafter: Any, material: Material, training: list[Drafted], held_out: list[Drafted]
 ) -> DiscoTask | SpecDecPlusTask:
     with torch.random.fork_rng():
         torch.manual_seed(run.seed)
         if run.kind == "disco":
-            return DiscoTask(run, material.answers, learnt, held)
-        pairs = (zip(a, b, strict=True) for a, b in ((material.answers, learnt), (material.held_out, held)))
+            return DiscoTask(run, material.answers, training, held_out)
+        pairs = (
+            zip(a, b, strict=True) for a, b in ((material.answers, training), (material.held_out, held_out))
+        )
         return SpecDecPlusTask(run, drafter, *(list(pair) for pair in pairs))

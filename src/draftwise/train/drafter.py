@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.quiet import quiet
-from .folder import Folder, Material
-from .results import deliver, measure, measure_drafter, run_training
+from ..models.stages import quiet
+from .folder import Material
+from .results import Session, run_training
 from .settings import DrafterRun
-from .steps import take
 from .teacher import DistillationTask, agreement, distance, padded
 from .texts import Answer, Tell
 
@@ -37,15 +36,15 @@ class Distillation(DistillationTask):
 
     def _rows(self, batch: Sequence[Answer], *, teach: bool = True) -> tuple[Tensor, Tensor | None, Tensor]:
         """Logits of drafter and target, shape (tokens, vocabulary), before each token of the answers."""
-        ids, guessed, first = padded(batch, self.model.device)
+        ids, predicted, first = padded(batch, self.model.device)
         keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
-        q = self.model(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
+        q = self.model(ids, logits_to_keep=keep, use_cache=False).logits[predicted]
         p = None
         if teach:
             p = self.teacher.logits(batch)
             size = min(q.shape[-1], p.shape[-1])  # vocabularies of one family differ at most by padding
             q, p = q[:, :size], p[:, :size]
-        return q, p, ids[:, first + 1 :][guessed]
+        return q, p, ids[:, first + 1 :][predicted]
 
 
 def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
@@ -57,14 +56,15 @@ def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
     return run_training("drafter", run, out, tell, _train)
 
 
-def _train(run: DrafterRun, folder: Folder, material: Material, tell: Tell) -> dict[str, Any]:
+def _train(session: Session[DrafterRun]) -> dict[str, Any]:
+    run, material = session.run, session.material
     if run.start:
         drafter: Any = material.load_drafter(run.start, run, dtype="float32").eval()
         dtype = _stored(run.start)
     else:
         drafter, dtype = _smaller(run, material.target).to(material.target.device).eval(), torch.bfloat16
-    before = folder.once("before", lambda: measure(material, run, drafter))
-    log = take(Distillation(run, drafter, material, tell), run, folder.checkpoints, tell, material.budget)
+    before = session.folder.once("before", lambda: session.measure(drafter))
+    log = session.take_steps(Distillation(run, drafter, material, session.tell))
 
     def save(part: Path) -> None:
         with quiet():
@@ -72,14 +72,11 @@ def _train(run: DrafterRun, folder: Folder, material: Material, tell: Tell) -> d
             material.tokenizer.save_pretrained(part)
         drafter.float()  # the measured model is the stored one
 
-    return deliver(
-        "drafter",
-        *(run, folder, material, log, tell),
-        title=f"{run.loss} to {run.target}",
-        save=save,
-        measure=lambda _: measure_drafter(material, run, drafter, tell),
-        before=before,
-    )
+    def measure(part: Path) -> dict[str, Any]:
+        return session.measure_drafter(drafter)
+
+    title = f"{run.loss} to {run.target}"
+    return session.deliver("drafter", log, title=title, save=save, measure=measure, before=before)
 
 
 def _stored(name: str) -> torch.dtype:
@@ -87,8 +84,8 @@ def _stored(name: str) -> torch.dtype:
 
     from ..models.load import resolve
 
-    found = AutoConfig.from_pretrained(resolve(name)).dtype
-    return found if isinstance(found, torch.dtype) else torch.float32
+    dtype = AutoConfig.from_pretrained(resolve(name)).dtype
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
 def _smaller(run: DrafterRun, target: Any) -> Any:

@@ -15,10 +15,9 @@ from transformers import DynamicCache
 
 from ..errors import UserError
 from ..models.heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
-from .folder import Folder, Material
-from .results import deliver_head, measure, run_training
+from .folder import Material
+from .results import Session, run_training
 from .settings import EagleRun
-from .steps import take
 from .teacher import DistillationTask, Read, distance
 from .texts import Answer, Tell
 
@@ -39,53 +38,51 @@ class EagleTask(DistillationTask):
         super().__init__(run, head, material, tell, head.layers_read)
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
-        states_read = self.teacher.read([self.answers[i] for i in examples], self.run.context)
-        noise = torch.rand(states_read.features.shape, generator=rng).to(states_read.features) - 0.5
+        read = self.teacher.read([self.answers[i] for i in examples], self.run.context)
+        noise = torch.rand(read.features.shape, generator=rng).to(read.features) - 0.5
         parts = []
-        for depth, states in enumerate(
-            self._unrolled(states_read, states_read.features + 2 * self.run.noise * noise)
-        ):
-            counted, p, tokens = self._wanted(states_read, depth)
+        for depth, states in enumerate(self._unrolled(read, read.features + 2 * self.run.noise * noise)):
+            counted, p, tokens = self._wanted(read, depth)
             lost = distance("kl", self.model.logits(states[counted]), p, tokens)
             if not self.run.eagle3:
-                near = F.smooth_l1_loss(states[counted].float(), states_read.states[:, 1:][counted].float())
+                near = F.smooth_l1_loss(states[counted].float(), read.states[:, 1:][counted].float())
                 lost = near + self.run.share * lost
             parts.append(self.run.fading**depth * lost)
         return torch.stack(parts).sum() / sum(self.run.fading**k for k in range(len(parts)))
 
     def measure(self) -> dict[str, float]:
         """Each step's agreement with the target on held-out answers, given correct tokens before it."""
-        hits: dict[int, list[Tensor]] = {}
+        matches: dict[int, list[Tensor]] = {}
         for some in self.held_out:
-            seen = self.teacher.read(some)
-            for depth, states in enumerate(self._unrolled(seen, seen.features)):
-                wanted, p, _ = self._wanted(seen, depth)
-                same = self.model.logits(states[wanted]).argmax(-1) == p.argmax(-1)
-                hits.setdefault(depth, []).append(same.float())
-        return {f"agreement {k + 1}": float(torch.cat(some).mean()) for k, some in hits.items()}
+            read = self.teacher.read(some)
+            for depth, states in enumerate(self._unrolled(read, read.features)):
+                counted, p, _ = self._wanted(read, depth)
+                same = self.model.logits(states[counted]).argmax(-1) == p.argmax(-1)
+                matches.setdefault(depth, []).append(same.float())
+        return {f"agreement {k + 1}": float(torch.cat(some).mean()) for k, some in matches.items()}
 
-    def _wanted(self, seen: Read, depth: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _wanted(self, read: Read, depth: int) -> tuple[Tensor, Tensor, Tensor]:
         """Which pairs have a loss at a depth, the target's logits after them, and the next tokens.
 
         A pair counts if all tokens of its draft belong to the answer.
         """
-        wanted = seen.guessed[:, 1:].clone()
+        counted = read.predicted[:, 1:].clone()
         if depth:
-            wanted[:, depth:] &= seen.guessed[:, 1:-depth]
-            wanted[:, :depth] = False
+            counted[:, depth:] &= read.predicted[:, 1:-depth]
+            counted[:, :depth] = False
         with torch.no_grad():
-            p = self.model.shared[1](seen.states[:, 1:][wanted])
+            p = self.model.shared[1](read.states[:, 1:][counted])
             if self.model.ids is not None:
                 p = p[:, self.model.ids]
-        return wanted, p, seen.ids.roll(-1, 1)[:, 1:][wanted]
+        return counted, p, read.ids.roll(-1, 1)[:, 1:][counted]
 
-    def _unrolled(self, seen: Read, features: Tensor) -> list[Tensor]:
+    def _unrolled(self, read: Read, features: Tensor) -> list[Tensor]:
         """The head's states after each pair, at each depth: a list of tensors (answers, pairs, width).
 
         At depth d the pair's state was drafted in d steps. It attends to the target's features up to the
         start of that draft, and to the draft's own states after that.
         """
-        tokens, states = seen.ids[:, 1:], self.model.read(features[:, :-1])
+        tokens, states = read.ids[:, 1:], self.model.read(features[:, :-1])
         cache, unrolled = DynamicCache(), list[Tensor]()
         for depth in range(self.run.depth):
             mask = sight(tokens.shape[1], depth).to(states)
@@ -105,8 +102,8 @@ def sight(pairs: int, depth: int) -> Tensor:
     query, key = torch.arange(pairs)[:, None], torch.arange(pairs)[None]
     parts = [key <= query - depth]
     parts += [key == query - depth + step for step in range(1, depth + 1)]
-    seen = torch.cat(parts, dim=1)
-    return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[None, None]
+    visible = torch.cat(parts, dim=1)
+    return torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)[None, None]
 
 
 def train(run: EagleRun, out: Path, tell: Tell) -> dict[str, Any]:
@@ -118,12 +115,13 @@ def train(run: EagleRun, out: Path, tell: Tell) -> dict[str, Any]:
     return run_training("eagle", run, out, tell, _train)
 
 
-def _train(run: EagleRun, folder: Folder, material: Material, tell: Tell) -> dict[str, Any]:
-    head, before = _fresh(run, material) if not run.start else started(run, material.target), None
+def _train(session: Session[EagleRun]) -> dict[str, Any]:
+    run, material, before = session.run, session.material, None
+    head = started(run, material.target) if run.start else _fresh(run, material)
     if run.start:
-        before = folder.once("before", lambda: measure(material, run, f"eagle:{run.start}"))
-    log = take(EagleTask(run, head, material, tell), run, folder.checkpoints, tell, material.budget)
-    return deliver_head("eagle", run, folder, material, log, tell, head=head, before=before)
+        before = session.folder.once("before", lambda: session.measure(f"eagle:{run.start}"))
+    log = session.take_steps(EagleTask(run, head, material, session.tell))
+    return session.deliver_head("eagle", head, log, before)
 
 
 def started(run: EagleRun, target: Any) -> Eagle:

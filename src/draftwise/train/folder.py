@@ -16,8 +16,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..inputs import parse_json
-from ..models.load import load_model, load_tokenizer
-from ..models.vocabulary import check_vocabulary
+from ..models.load import check_vocabulary, load_model, load_tokenizer
 from .settings import Run, Training, as_plain, check_packages
 from .steps import in_half, on_cpu
 from .texts import Answer, Budget, Tell, answers, encoded, prompts, write_atomically
@@ -149,13 +148,13 @@ class Material:
 
 def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     """Load the target, read the prompts, and generate its answers to all of them."""
-    to_learn, held = prompts(run)
+    to_learn, held_prompts = prompts(run)
     trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
     tokenizer = load_tokenizer(run.target, **trust)
     dtype = "auto" if in_half(run) and not on_cpu(run) else "float32"  # float32 decodes faster on a CPU
     target = load_model(run.target, dtype=dtype, device=run.device, **trust)
     target.requires_grad_(False)
-    learning, measuring = (encoded(run, some, target, tokenizer) for some in (to_learn, held))
+    learning, measuring = (encoded(run, some, target, tokenizer) for some in (to_learn, held_prompts))
     path = Path(run.answers).expanduser() if run.answers else folder.work / "answers.jsonl"
     budget, every = Budget(run.minutes, folder.work / "seconds.json"), [*measuring, *learning]
     texts = answers(run, every, target, tokenizer, path, tell, first=len(measuring), budget=budget)
@@ -168,6 +167,6 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
         held_out=[one for one in texts if one.prompt in apart],
         measuring=measuring,
         budget=budget,
-        sources=dict(Counter(p.source or "not stated" for p in [*to_learn, *held]).most_common()),
-        domains=dict(Counter(p.domain or "none" for p in [*to_learn, *held]).most_common()),
+        sources=dict(Counter(p.source or "not stated" for p in [*to_learn, *held_prompts]).most_common()),
+        domains=dict(Counter(p.domain or "none" for p in [*to_learn, *held_prompts]).most_common()),
     )

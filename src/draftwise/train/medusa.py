@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from ..models.heads.medusa import Medusa, new_medusa
-from .folder import Folder, Material
-from .results import deliver_head, run_training
+from .folder import Material
+from .results import Session, run_training
 from .settings import MedusaRun
-from .steps import take
 from .teacher import DistillationTask, agreement, distance
 from .texts import Answer, Tell
 
@@ -39,21 +38,21 @@ class MedusaTask(DistillationTask):
     def measure(self) -> dict[str, float]:
         """Each head's agreement with the target on held-out answers."""
         batches = [[agreement(q, p)[1] for q, p, _ in self._guesses(some)] for some in self.held_out]
-        heads = [torch.cat(hits) for hits in zip(*batches, strict=True)]
-        return {f"agreement {k + 1}": float(hits.mean()) for k, hits in enumerate(heads)}
+        heads = [torch.cat(matches) for matches in zip(*batches, strict=True)]
+        return {f"agreement {k + 1}": float(matches.mean()) for k, matches in enumerate(heads)}
 
     def _guesses(self, batch: Sequence[Answer]) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Each head's logits and the target's, both (tokens, vocabulary), and the tokens to predict."""
-        states_read = self.teacher.read(batch)
+        read = self.teacher.read(batch)
         guesses = []
         for ahead, head in enumerate(self.model.medusa_head, 1):  # tokens after the target's next one
-            counted = states_read.guessed[:, ahead:]
-            q = head(states_read.states[:, :-ahead][counted])
+            counted = read.predicted[:, ahead:]
+            q = head(read.states[:, :-ahead][counted])
             if self.model.tied:
                 q = self.model.shared[0](q)
             with torch.no_grad():
-                p = self.model.shared[0](states_read.states[:, ahead:][counted])
-            guesses.append((q, p, states_read.ids.roll(-1, 1)[:, ahead:][counted]))
+                p = self.model.shared[0](read.states[:, ahead:][counted])
+            guesses.append((q, p, read.ids.roll(-1, 1)[:, ahead:][counted]))
         return guesses
 
 
@@ -66,7 +65,8 @@ def train(run: MedusaRun, out: Path, tell: Tell) -> dict[str, Any]:
     return run_training("medusa", run, out, tell, _train)
 
 
-def _train(run: MedusaRun, folder: Folder, material: Material, tell: Tell) -> dict[str, Any]:
+def _train(session: Session[MedusaRun]) -> dict[str, Any]:
+    run, material = session.run, session.material
     heads = new_medusa(material.target, heads=run.heads, blocks=run.blocks, tied=run.tied).float()
-    log = take(MedusaTask(run, heads, material, tell), run, folder.checkpoints, tell, material.budget)
-    return deliver_head("medusa", run, folder, material, log, tell, head=heads)
+    log = session.take_steps(MedusaTask(run, heads, material, session.tell))
+    return session.deliver_head("medusa", heads, log)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Generic
 
 import torch
 
 from ..core.sampling import Sampling
 from ..generation.decoder import Decoder
 from .folder import Folder, Material, gather
-from .settings import EagleRun, MedusaRun, Run, Training, as_plain
-from .steps import LENGTH, Log, T, settled
+from .settings import Run, as_plain
+from .steps import LENGTH, Log, T, Task, settled, take
 from .texts import Tell
 
 LOOKUPS = ["ngram", "suffix"]
@@ -54,12 +55,81 @@ LIMITS = """- Made for `{target}`: with another target it is refused, or its acc
 - Measured on text like the training data; the acceptance rate may be lower on other text."""
 
 
+@dataclass(frozen=True, slots=True)
+class Session(Generic[T]):
+    """One training under way: its options, its folder, its material, and what shows its progress."""
+
+    run: T
+    folder: Folder
+    material: Material
+    tell: Tell
+
+    def take_steps(self, task: Task) -> Log:
+        """Take all steps of a task; returns the log."""
+        return take(task, self.run, self.folder.checkpoints, self.tell, self.material.budget)
+
+    def measure(self, drafter: Any, policy: str = f"static-{LENGTH}") -> dict[str, float]:
+        """Return the `acceptance` of a drafter on held-out prompts."""
+        given, limit = self.material, self.run.max_new_tokens
+        return acceptance(
+            given.target, given.tokenizer, drafter, given.measuring, max_new_tokens=limit, policy=policy
+        )
+
+    def measure_drafter(self, drafter: Any) -> dict[str, Any]:
+        """Return the acceptance and the speeds of a drafter, as results."""
+        return {"after": self.measure(drafter), "speed": speeds(self.material, drafter, self.tell)}
+
+    def deliver(
+        self,
+        verb: str,
+        log: Log,
+        *,
+        title: str,
+        save: Callable[[Path], None],
+        measure: Callable[[Path], Mapping[str, Any]],
+        before: Mapping[str, float] | None = None,
+        kind: str = "",
+    ) -> dict[str, Any]:
+        """Store what was trained, measure it, draw its curves and write its model card; returns the results.
+
+        `save` writes it to a folder, and `measure` returns more results once it is there. `before` was
+        measured on what training started from.
+        """
+        results: dict[str, Any] = {"train": verb, "steps": log[-1]["step"], "log": log}
+        results |= ({"kind": kind} if kind else {}) | ({"before": dict(before)} if before else {})
+        name = self.folder.out.name
+
+        def write(part: Path) -> None:
+            save(part)
+            results.update(measure(part))
+            curves(log, part / "curves.png", f"{name}: {title}")
+            write_card(part, kind or verb, name, self.run, results, self.material)
+
+        self.tell("Measuring", 0, 1)
+        self.folder.deliver(write, results)
+        self.tell("Measuring", 1, 1)
+        return results
+
+    def deliver_head(
+        self, verb: str, head: Any, log: Log, before: Mapping[str, float] | None = None
+    ) -> dict[str, Any]:
+        """`deliver` a head in the published format."""
+        run: Any = self.run
+
+        def save(part: Path) -> None:
+            head.eval().to(getattr(torch, run.dtype)).save(part)
+            head.float()
+
+        def measure(part: Path) -> dict[str, Any]:
+            return self.measure_drafter(f"{verb}:{part}")
+
+        return self.deliver(
+            verb, log, title=f"{verb} for {run.target}", save=save, measure=measure, before=before
+        )
+
+
 def run_training(
-    verb: str,
-    run: T,
-    out: Path,
-    tell: Tell,
-    train: Callable[[T, Folder, Material, Tell], dict[str, Any]],
+    verb: str, run: T, out: Path, tell: Tell, train: Callable[[Session[T]], dict[str, Any]]
 ) -> dict[str, Any]:
     """Claim the folder, settle the precision, gather the material and train; returns the results, of an
     earlier run if that has finished."""
@@ -67,82 +137,7 @@ def run_training(
     if done := folder.claim(verb, run):
         return done
     with settled(run, folder.numerics) as run:
-        return train(run, folder, gather(run, folder, tell), tell)
-
-
-def deliver(
-    verb: str,
-    run: Training,
-    folder: Folder,
-    material: Material,
-    log: Log,
-    tell: Tell,
-    *,
-    title: str,
-    save: Callable[[Path], None],
-    measure: Callable[[Path], Mapping[str, Any]],
-    before: Mapping[str, float] | None = None,
-    kind: str = "",
-) -> dict[str, Any]:
-    """Store what was trained, measure it, draw its curves and write its model card; returns the results.
-
-    `save` writes it to a folder, and `measure` returns more results once it is there. `before` was measured
-    on what training started from.
-    """
-    results: dict[str, Any] = {"train": verb, "steps": log[-1]["step"], "log": log}
-    results |= ({"kind": kind} if kind else {}) | ({"before": dict(before)} if before else {})
-
-    def write(part: Path) -> None:
-        save(part)
-        results.update(measure(part))
-        curves(log, part / "curves.png", f"{folder.out.name}: {title}")
-        write_card(part, kind or verb, folder.out.name, run, results, material)
-
-    tell("Measuring", 0, 1)
-    folder.deliver(write, results)
-    tell("Measuring", 1, 1)
-    return results
-
-
-def deliver_head(
-    verb: str,
-    run: EagleRun | MedusaRun,
-    folder: Folder,
-    material: Material,
-    log: Log,
-    tell: Tell,
-    *,
-    head: Any,
-    before: Mapping[str, float] | None = None,
-) -> dict[str, Any]:
-    """`deliver` a head in the published format."""
-
-    def save(part: Path) -> None:
-        head.eval().to(getattr(torch, run.dtype)).save(part)
-        head.float()
-
-    return deliver(
-        verb,
-        *(run, folder, material, log, tell),
-        title=f"{verb} for {run.target}",
-        save=save,
-        measure=lambda part: measure_drafter(material, run, f"{verb}:{part}", tell),
-        before=before,
-    )
-
-
-def measure_drafter(material: Material, run: Training, drafter: Any, tell: Tell) -> dict[str, Any]:
-    """Return the acceptance and the speeds of a drafter, as results."""
-    return {"after": measure(material, run, drafter), "speed": speeds(material, drafter, tell)}
-
-
-def measure(
-    material: Material, run: Training, drafter: Any, policy: str = f"static-{LENGTH}"
-) -> dict[str, float]:
-    """Return the `acceptance` of a drafter on held-out prompts."""
-    limit, prompts = run.max_new_tokens, material.measuring
-    target, tokenizer = material.target, material.tokenizer
-    return acceptance(target, tokenizer, drafter, prompts, max_new_tokens=limit, policy=policy)
+        return train(Session(run, folder, gather(run, folder, tell), tell))
 
 
 def acceptance(

@@ -30,7 +30,7 @@ def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
     if done := folder.claim("router", run):
         return done
     tokenizer = load_tokenizer(run.target, trust_remote_code=run.trust_remote_code)
-    to_learn, held = labelled(run)
+    to_learn, held_out = labelled(run)
     names = sorted({name for _, name in to_learn})
 
     def encode(texts: Sequence[str]) -> list[list[int]]:
@@ -45,7 +45,7 @@ def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
     )
     tell("Training", 1, 2)
     results = {"train": "router", "drafters": names, "prompts": len(to_learn)}
-    results["after"] = measured(router, held, encode)
+    results["after"] = measured(router, held_out, encode)
 
     def write(part: Path) -> None:
         save(router, part)
@@ -62,16 +62,16 @@ def labelled(run: RouterRun) -> tuple[list[tuple[Prompt, str]], list[tuple[Promp
     Raises:
         UserError: fewer than two drafters have prompts.
     """
-    to_learn, held = (
+    to_learn, held_out = (
         [(p, name) for p in some if (name := route(run.pairs, p.domain))] for some in prompts(run)
     )
     names = sorted({name for _, name in to_learn})
-    if len(names) < 2 or not held:
+    if len(names) < 2 or not held_out:
         raise UserError(
             f"the data has prompts for {', '.join(names) or 'no drafter'}: name two or more as "
             "--routes DOMAIN=DRAFTER,..., by how the `domain` of the rows begins"
         )
-    return to_learn, held
+    return to_learn, held_out
 
 
 def fitted(run: RouterRun, texts: Sequence[Sequence[int]], names: Sequence[str], vocabulary: str) -> Router:
@@ -95,10 +95,10 @@ def fitted(run: RouterRun, texts: Sequence[Sequence[int]], names: Sequence[str],
     return Router(tuple(map(str, classifier.classes_)), terms, words.idf_, weight, bias, vocabulary)
 
 
-def measured(router: Router, held: Sequence[tuple[Prompt, str]], encode: Any) -> dict[str, float]:
+def measured(router: Router, held_out: Sequence[tuple[Prompt, str]], encode: Any) -> dict[str, float]:
     """Accuracy on held-out prompts, and on reworded copies of them."""
-    right = _right(router, encode([p.text for p, _ in held]), [name for _, name in held])
-    others = [(text, name) for p, name in held for text in reword(p.text)]
+    right = _right(router, encode([p.text for p, _ in held_out]), [name for _, name in held_out])
+    others = [(text, name) for p, name in held_out for text in reword(p.text)]
     accuracies = {"accuracy": sum(right) / len(right)}
     if others:
         right = _right(router, encode([text for text, _ in others]), [name for _, name in others])
@@ -114,4 +114,4 @@ def route(pairs: dict[str, str], domain: str) -> str:
 
 def _right(router: Router, texts: Sequence[Sequence[int]], names: Sequence[str]) -> list[bool]:
     best = (max(zip(router.scores(ids), router.drafters, strict=True))[1] for ids in texts)
-    return [found == name for found, name in zip(best, names, strict=True)]
+    return [drafter == name for drafter, name in zip(best, names, strict=True)]

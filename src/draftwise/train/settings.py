@@ -247,7 +247,7 @@ class RouterRun(Run):
 R = TypeVar("R", bound=Run)
 
 
-def read_options(kind: type[R], config: Path | None, given: Mapping[str, Any]) -> R:
+def read_options(kind: type[R], config: Path | None, options: Mapping[str, Any]) -> R:
     """Read options from a YAML file and from the command line, which takes precedence.
 
     Raises:
@@ -257,7 +257,7 @@ def read_options(kind: type[R], config: Path | None, given: Mapping[str, Any]) -
     types = get_type_hints(kind)
     if unknown := sorted(values.keys() - types.keys()):
         raise UserError(f"{config}: no option {unknown[0]!r}; choose from {', '.join(sorted(types))}")
-    values |= {name: value for name, value in given.items() if value is not None}
+    values |= {name: value for name, value in options.items() if value is not None}
     return kind(**{name: _convert(name, value, types[name]) for name, value in values.items()})
 
 

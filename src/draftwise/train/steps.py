@@ -62,8 +62,8 @@ def is_fast_in_half(device: str) -> bool:
     """Return whether this machine's `cpu` or `cuda` is faster in bfloat16: a CPU is with AMX."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported())
-    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # recent versions of PyTorch
-    return bool(known.get("amx_bf16"))
+    query = getattr(torch.cpu, "get_capabilities", dict)  # recent versions of PyTorch
+    return bool(query().get("amx_bf16"))
 
 
 def in_half(run: Training, capable: Capable = is_fast_in_half) -> bool:
@@ -89,8 +89,8 @@ def settled(run: T, file: Path, capable: Capable = is_fast_in_half) -> Iterator[
         chosen = {"precision": "bfloat16" if in_half(run, capable) else "float32"}
         write_atomically(file, json.dumps(chosen | {"threads": torch.get_num_threads()}))
     try:
-        began = json.loads(file.read_text())
-        run, threads = replace(run, precision=began["precision"]), int(began["threads"])
+        stored = json.loads(file.read_text())
+        run, threads = replace(run, precision=stored["precision"]), int(stored["threads"])
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{file} is damaged, and says no longer how this training began: give a new folder as --out"
@@ -109,8 +109,10 @@ def save_checkpoint(folder: Path, step: int, model: nn.Module, optimizer: Any, l
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     named = trainable_parameters(model)
-    kept = {f"{name}.{key}": x for name, p in named.items() for key, x in optimizer.state.get(p, {}).items()}
-    for name, tensors in (("weights", named), ("optimizer", kept)):
+    moments = {
+        f"{name}.{key}": x for name, p in named.items() for key, x in optimizer.state.get(p, {}).items()
+    }
+    for name, tensors in (("weights", named), ("optimizer", moments)):
         plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
         save_file(plain, part / f"{name}.safetensors")
     (part / "state.json").write_text(json.dumps({"step": step, "log": log}))
@@ -136,7 +138,7 @@ def restore_checkpoint(folder: Path, model: nn.Module, optimizer: Any) -> tuple[
     latest = checkpoints[-1]
     try:
         state = json.loads((latest / "state.json").read_text())
-        weights, kept = (load_file(latest / f"{name}.safetensors") for name in ("weights", "optimizer"))
+        weights, moments = (load_file(latest / f"{name}.safetensors") for name in ("weights", "optimizer"))
         named = trainable_parameters(model)
         if weights.keys() != named.keys():
             raise ValueError("it holds other parameters")
@@ -145,7 +147,7 @@ def restore_checkpoint(folder: Path, model: nn.Module, optimizer: Any) -> tuple[
                 p.copy_(weights[name])
         places = {name: i for i, name in enumerate(named)}
         parts: dict[int, dict[str, Tensor]] = {i: {} for i in places.values()}
-        for key, value in kept.items():
+        for key, value in moments.items():
             name, _, part = key.rpartition(".")
             parts[places[name]][part] = value
         optimizer.load_state_dict(optimizer.state_dict() | {"state": parts})

@@ -56,11 +56,11 @@ def padded(batch: Sequence[Answer], device: torch.device) -> tuple[Tensor, Tenso
     longest = max(len(one.text) for one in batch)
     first = min(len(one.prompt) for one in batch) - 1
     ids = torch.zeros(len(batch), longest, dtype=torch.long)
-    guessed = torch.zeros(len(batch), longest - first - 1, dtype=torch.bool)
+    predicted = torch.zeros(len(batch), longest - first - 1, dtype=torch.bool)
     for row, one in enumerate(batch):
         ids[row, : len(one.text)] = torch.tensor(one.text)
-        guessed[row, len(one.prompt) - 1 - first : len(one.text) - 1 - first] = True
-    return ids.to(device), guessed.to(device), first
+        predicted[row, len(one.prompt) - 1 - first : len(one.text) - 1 - first] = True
+    return ids.to(device), predicted.to(device), first
 
 
 GROUP = 16  # answers in one pass when states are stored
@@ -72,12 +72,12 @@ class Read:
 
     `features` are its hidden states of the requested layers, concatenated, shape (answers, length, layers *
     width), `states` the last ones after the final norm, (answers, length, width), `ids` the tokens and
-    `guessed` the positions whose next token belongs to the answer, both (answers, length). States of padding
-    are 0.
+    `predicted` the positions whose next token belongs to the answer, both (answers, length). Padding has the
+    states 0.
     """
 
     ids: Tensor
-    guessed: Tensor
+    predicted: Tensor
     features: Tensor
     states: Tensor
 
@@ -97,22 +97,22 @@ class Teacher:
         if context:
             rows = [row[max(0, len(a.prompt) - context) :] for row, a in zip(rows, answers, strict=True)]
             answers = [replace(a, prompt=a.prompt[-context:]) for a in answers]
-        ids, guessed = _places(answers, self.target.device)
+        ids, predicted = _places(answers, self.target.device)
         states = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).to(ids.device)
         width = states.shape[-1] // (1 + len(self.others))
         last = states[..., -width:]
-        return Read(ids, guessed, states[..., :-width] if self.others else last, last)
+        return Read(ids, predicted, states[..., :-width] if self.others else last, last)
 
     @torch.no_grad()
     def logits(self, answers: Sequence[Answer]) -> Tensor:
         """The target's logits before each token of some answers, shape (tokens, vocabulary)."""
         if all(one.text in self.kept for one in answers) and self._plain:
-            states_read = self.read(answers)
-            rows: Tensor = self.target.get_output_embeddings()(states_read.states[states_read.guessed])
+            read = self.read(answers)
+            rows: Tensor = self.target.get_output_embeddings()(read.states[read.predicted])
             return rows
-        ids, guessed, first = padded(answers, self.target.device)
+        ids, predicted, first = padded(answers, self.target.device)
         keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
-        rows = self.target(ids, logits_to_keep=keep, use_cache=False).logits[guessed]
+        rows = self.target(ids, logits_to_keep=keep, use_cache=False).logits[predicted]
         return rows
 
     @torch.no_grad()
@@ -208,8 +208,8 @@ class DistillationTask:
 
 
 def _places(answers: Sequence[Answer], device: torch.device) -> tuple[Tensor, Tensor]:
-    ids, guessed, first = padded(answers, device)
-    return ids, torch.nn.functional.pad(guessed, (first, 1))
+    ids, predicted, first = padded(answers, device)
+    return ids, torch.nn.functional.pad(predicted, (first, 1))
 
 
 def _about(file: Path) -> dict[str, str]:

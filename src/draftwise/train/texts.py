@@ -259,7 +259,7 @@ def _decode(
     return out
 
 
-def encoded(run: Training, found: Sequence[Prompt], target: Any, tokenizer: Any) -> list[list[int]]:
+def encoded(run: Training, prompts: Sequence[Prompt], target: Any, tokenizer: Any) -> list[list[int]]:
     """The prompts as tokens; prompts that leave no room for an answer are left out.
 
     Raises:
@@ -267,7 +267,7 @@ def encoded(run: Training, found: Sequence[Prompt], target: Any, tokenizer: Any)
     """
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
     window = window_of(decoder.loop.target) - run.max_new_tokens
-    texts = [decoder.encode(p.text, chat=not run.raw) for p in found]
+    texts = [decoder.encode(p.text, chat=not run.raw) for p in prompts]
     fitting = [ids for ids in texts if len(ids) < window]
     if not fitting:
         raise UserError(

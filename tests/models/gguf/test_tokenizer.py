@@ -22,8 +22,7 @@ from draftwise.drafters.lookup.datastore import tokenizer_fingerprint
 from draftwise.errors import UserError
 from draftwise.generation.prompts import encode, render_messages
 from draftwise.generation.text import Detokenizer, decode
-from draftwise.models.load import load_tokenizer
-from draftwise.models.vocabulary import check_vocabulary
+from draftwise.models.load import check_vocabulary, load_tokenizer
 from tests.tiny_tokenizers import SPECIAL, TEXT
 from tests.tiny_tokenizers import tokenizer as tiny
 

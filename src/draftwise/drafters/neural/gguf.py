@@ -18,7 +18,7 @@ from ...core.stops import needs
 from ...errors import UserError
 from ...models.gguf.model import GgufModel
 from ...models.gguf.sequences import Part, Sequences
-from ...models.vocabulary import disagreement
+from ...models.load import disagreement
 from .chains import Chain, drafted_rows, grades, picks
 from .lm import CachedText
 from .translated import TranslatedDrafter, check_unused

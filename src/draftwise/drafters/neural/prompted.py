@@ -12,9 +12,8 @@ from transformers import GenerationConfig, GenerationMixin
 from ...core.drafts import Draft, Job
 from ...core.request import Request
 from ...errors import UserError
-from ...models.prompted import Prompted
-from ...models.prompted.trial import Trials
-from ...models.vocabulary import embedded
+from ...models.load import embedded
+from ...models.prompted import Prompted, Trials
 from .chains import draft_chains
 
 LOOP = ("logits_processor", "stopping_criteria", "streamer", "synced_gpus")  # not for the model

@@ -22,8 +22,7 @@ from ...models.cache_names import cache_in, name_for
 from ...models.distributions import Chain, choices, on_host
 from ...models.probe.checks import device_of
 from ...models.probe.small import miniature
-from ...models.prompted import Prompted
-from ...models.prompted.trial import Trials, check_way
+from ...models.prompted import Prompted, Trials, check_way
 from ...models.runner.positions import ENDLESS, Rope, pretended
 from ...models.runner.traits import ask
 from ...targets.scores import GreedyScores, SampledScores
@@ -203,7 +202,7 @@ class PromptedTarget:
         self.since = self.steps.count
         if self.rows is None:
             self.rows = self._start(self.inputs, self.steps.ids)
-            self.latest = self.rows.said[:, None]
+            self.latest = self.rows.prompt_logits[:, None]
         else:
             if self.rope.borders:
                 self._check_border(self.inputs, self.steps.count)

@@ -253,12 +253,12 @@ def _list_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     if dict(config.rope_parameters).get("rope_type") == "llama3":
         yield "rope_freqs.weight", _rotary_factors(model)
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-    for theirs, values in model.state_dict().items():
-        if theirs == "lm_head.weight" and config.tie_word_embeddings:
+    for key, values in model.state_dict().items():
+        if key == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
+        name = names.get_name(key, try_suffixes=(".weight", ".bias"))
         if name is None:
-            raise UserError(f"no conversion to GGUF for the weight {theirs}")
+            raise UserError(f"no conversion to GGUF for the weight {key}")
         part, values = name.split(".")[-2], values.detach().cpu()
         if architecture.adjacent and part in heads:  # pairs are adjacent, not half a head apart
             pairs = values.reshape(heads[part], 2, values.shape[0] // heads[part] // 2, -1)
@@ -330,11 +330,11 @@ def _beside(out: Path) -> Iterator[tuple[Path, Path]]:
         raise UserError(f"cannot write {str(out)!r}: {error.strerror or error}") from error
 
 
-def _compare_ends(model: Any, tokenizer: Any, ours: GgufTokenizer) -> Iterator[str]:
+def _compare_ends(model: Any, tokenizer: Any, converted: GgufTokenizer) -> Iterator[str]:
     """Where llama.cpp ends a text and Transformers does not, and the reverse."""
     sources = (model.generation_config, model.config, tokenizer)
     ids = next((i for s in sources if (i := getattr(s, "eos_token_id", None)) not in (None, [])), ())
     expected = set(ids) if isinstance(ids, (list, tuple)) else {ids}
-    for only, who in ((ours.ends - expected, "llama.cpp"), (expected - ours.ends, "Transformers")):
+    for only, who in ((converted.ends - expected, "llama.cpp"), (expected - converted.ends, "Transformers")):
         if only:
-            yield f"only {who} ends a text at {', '.join(repr(ours.tokens[i]) for i in sorted(only))}"
+            yield f"only {who} ends a text at {', '.join(repr(converted.tokens[i]) for i in sorted(only))}"

@@ -245,7 +245,7 @@ class GgufModel:
     generation_config = None
 
     def __init__(self, path: str, *, gpu_layers: int = -1) -> None:
-        began, self.name_or_path = perf_counter(), path
+        start, self.name_or_path = perf_counter(), path
         self.handle = load(path, n_gpu_layers=gpu_layers)
         self.api = api = library()
         self.on_gpu = bool(api.llama_supports_gpu_offload() and gpu_layers)
@@ -256,7 +256,7 @@ class GgufModel:
         self.stateful = bool(
             api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle)
         )
-        LOG.info("loaded %s: %s, in %.2f s", path, self.description, perf_counter() - began)
+        LOG.info("loaded %s: %s, in %.2f s", path, self.description, perf_counter() - start)
 
     def __repr__(self) -> str:
         return f"GgufModel({self.name_or_path!r})"

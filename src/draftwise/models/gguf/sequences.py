@@ -129,9 +129,9 @@ class Context:
         return torch.from_numpy(self.logits[np.asarray(wanted)])
 
     def state(self) -> NDArray[np.uint8]:
-        held = np.empty(self.api.llama_state_get_size(self.handle), np.uint8)
-        size = self.api.llama_state_get_data(self.handle, _bytes(held), held.size)
-        return held[:size]
+        buffer = np.empty(self.api.llama_state_get_size(self.handle), np.uint8)
+        size = self.api.llama_state_get_data(self.handle, _bytes(buffer), buffer.size)
+        return buffer[:size]
 
     def restore(self, state: NDArray[np.uint8]) -> bool:
         """Take over what another context of the same model held; False if that failed."""
@@ -241,8 +241,8 @@ class Sequences:
         """
         self.asked.update(lengths)
         all_of = self.model.stateful and self.settings.shared
-        wanted = self.asked.values() if all_of else lengths.values()
-        most = (sum if all_of else max)(min(n, self.max_length) for n in wanted)
+        lengths_asked = self.asked.values() if all_of else lengths.values()
+        most = (sum if all_of else max)(min(n, self.max_length) for n in lengths_asked)
         if most > self.context.cells:
             self._grow(_cells(most), self.context.sequences)
 

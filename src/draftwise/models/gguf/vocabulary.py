@@ -118,10 +118,10 @@ def _parts(spec: Any) -> Iterator[dict[str, Any]]:
 
 def _padded(names: Mapping[int, str], size: int) -> list[str]:
     """Every token's name; names of padding differ from all others, as llama.cpp demands."""
-    taken, padded = set(names.values()), dict(names)
+    used, padded = set(names.values()), dict(names)
     for i in set(range(size)) - names.keys():
         padded[i] = f"[PAD{i}]"
-        while padded[i] in taken:
+        while padded[i] in used:
             padded[i] += "_"
     return [padded[i] for i in range(size)]
 
@@ -203,10 +203,10 @@ def find_pre_tokenizer(vocabulary: Vocabulary, tokenizer: Any, *, tell: Tell) ->
         for done, name in enumerate(names):
             tell("trying pre-tokenizers", done, len(names))
             try:
-                ours = GgufTokenizer.from_file(path, pre=name)
+                converted = GgufTokenizer.from_file(path, pre=name)
             except UserError:
                 continue  # this version of llama.cpp has no such pre-tokenizer
-            agreed, text = _compare(ours, tokenizer, expected)
+            agreed, text = _compare(converted, tokenizer, expected)
             if text is None:
                 return name, len(texts)
             if nearest is None or agreed > nearest[0]:
@@ -221,17 +221,17 @@ def find_pre_tokenizer(vocabulary: Vocabulary, tokenizer: Any, *, tell: Tell) ->
 
 
 def _compare(
-    ours: GgufTokenizer, theirs: Any, expected: Sequence[tuple[str, list[int]]]
+    converted: GgufTokenizer, original: Any, expected: Sequence[tuple[str, list[int]]]
 ) -> tuple[int, str | None]:
     """How many texts agree in ids and in text before `ENOUGH` do not, and the first of those, if any."""
     agreed, wrong = 0, list[str]()
     for text, ids in expected:
         if len(wrong) == ENOUGH:
             break
-        same = ours.encode(text) == ids
+        same = converted.encode(text) == ids
         for skip in (False, True) if same else ():
-            read = theirs.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
-            same = same and ours.decode(ids, skip_special_tokens=skip) == read
+            read = original.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+            same = same and converted.decode(ids, skip_special_tokens=skip) == read
         agreed += same
         wrong += [] if same else [text]
     return agreed, wrong[0] if wrong else None

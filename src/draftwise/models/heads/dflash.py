@@ -113,7 +113,7 @@ def _keys(attention: Any, states: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[
 
 
 def _attend(
-    attention: Any, states: Tensor, turn: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, seen: Tensor
+    attention: Any, states: Tensor, turn: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, mask: Tensor
 ) -> Tensor:
     """Attention of the block to context and block, shape (rows, block, width)."""
     queries = _heads(attention, states, "q")
@@ -121,7 +121,7 @@ def _attend(
     own_keys, own_values = _keys(attention, states, turn)
     keys, values = torch.cat((keys, own_keys), dim=2), torch.cat((values, own_values), dim=2)
     mixed = scaled_dot_product_attention(
-        queries, keys, values, attn_mask=seen, scale=attention.scaling, enable_gqa=True
+        queries, keys, values, attn_mask=mask, scale=attention.scaling, enable_gqa=True
     )
     out: Tensor = attention.o_proj(mixed.transpose(1, 2).flatten(2))
     return out
@@ -159,8 +159,8 @@ def _layers_read(published: Published, config: Any, target: Any) -> list[int]:
     ids = published.settings.get(key)
     if ids is None:
         key = "target_layer_ids"
-        given = published.settings.get(key) or _spread(depth, int(config.num_hidden_layers))
-        ids = [int(k) + 1 for k in given]
+        authors_ids = published.settings.get(key) or _spread(depth, int(config.num_hidden_layers))
+        ids = [int(k) + 1 for k in authors_ids]
     if (wrong := next((k for k in ids if not 0 <= k <= depth), None)) is not None:
         raise published.refuse(
             f"it reads the states after {wrong} layers ({key}), and this target has {depth}: {OTHER_TARGET}"

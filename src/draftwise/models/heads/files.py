@@ -106,13 +106,13 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> None:
     Raises:
         UserError: a tensor is missing, unexpected, or has another shape.
     """
-    wanted = {key: tuple(t.shape) for key, t in module.state_dict().items() if "rotary_emb" not in key}
-    given = {key: tuple(t.shape) for key, t in tensors.items()}
-    for key in sorted(wanted.keys() | given.keys()):
-        if wanted.get(key) != given.get(key):
+    expected = {key: tuple(t.shape) for key, t in module.state_dict().items() if "rotary_emb" not in key}
+    shapes = {key: tuple(t.shape) for key, t in tensors.items()}
+    for key in sorted(expected.keys() | shapes.keys()):
+        if expected.get(key) != shapes.get(key):
             raise UserError(
-                f"head {name!r}: the tensor {key} is {given.get(key, 'missing')} where this target asks for "
-                f"{wanted.get(key, 'none')}: {OTHER_TARGET}"
+                f"head {name!r}: the tensor {key} is {shapes.get(key, 'missing')} where this target asks for "
+                f"{expected.get(key, 'none')}: {OTHER_TARGET}"
             )
     module.load_state_dict(dict(tensors), strict=False)
 
@@ -153,9 +153,9 @@ class Published:
         Raises:
             UserError: the settings do not make one.
         """
-        kept = {k: v for k, v in self.settings.items() if k not in ("dtype", "torch_dtype", "model_type")}
+        settings = {k: v for k, v in self.settings.items() if k not in ("dtype", "torch_dtype", "model_type")}
         try:
-            return CONFIG_MAPPING[self.layers_kind](**kept | more)
+            return CONFIG_MAPPING[self.layers_kind](**settings | more)
         except (KeyError, TypeError, ValueError) as error:
             raise self.refuse(f"its config.json does not make a head ({error})") from error
 
@@ -171,10 +171,10 @@ def read_head(name: str) -> Published:
     """
     folder = folder_of(name)
     raw = read_config(folder)
-    given = raw.get("speculators_model_type")
-    if given is not None and given not in KINDS:
+    named_kind = raw.get("speculators_model_type")
+    if named_kind is not None and named_kind not in KINDS:
         raise UserError(
-            f"head {name!r}: its speculators_model_type {given!r} is not supported: choose a head "
+            f"head {name!r}: its speculators_model_type {named_kind!r} is not supported: choose a head "
             f"of the kind {', '.join(KINDS)}"
         )
     tensors = _rename_tensors(read_tensors(folder))
@@ -186,8 +186,8 @@ def read_head(name: str) -> Published:
     settings |= {"mask_token_id": masks[0]} if masks else {}
     methods = (raw.get("speculators_config") or {}).get("proposal_methods") or [{}]
     settings["longest"] = int(methods[0].get("speculative_tokens") or 0)
-    layers = str(inner.get("model_type") or "qwen3") if given is not None else _layers_kind(tensors)
-    return Published(name, given or _head_kind(raw, tensors), layers, settings, tensors)
+    layers = str(inner.get("model_type") or "qwen3") if named_kind is not None else _layers_kind(tensors)
+    return Published(name, named_kind or _head_kind(raw, tensors), layers, settings, tensors)
 
 
 def _head_kind(raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -255,10 +255,10 @@ def check_vocabulary(published: Published, target: Any) -> None:
                 f"its {what} has {len(tensors[key])} tokens, and the target {size}: {OTHER_TARGET}"
             )
     rows = len(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else size
-    wanted = int(published.settings.get("draft_vocab_size") or rows)
-    if "d2t" not in tensors and min(rows, wanted) < size:
+    drafted = int(published.settings.get("draft_vocab_size") or rows)
+    if "d2t" not in tensors and min(rows, drafted) < size:
         raise published.refuse(
-            f"it drafts {min(rows, wanted)} of the target's {size} tokens, and has no tensor d2t that says "
+            f"it drafts {min(rows, drafted)} of the target's {size} tokens, and has no tensor d2t that says "
             "which: fetch its files again, d2t among them"
         )
     if "d2t" in tensors:

@@ -90,8 +90,8 @@ def load_medusa(name: str | Path, target: Any) -> Medusa:
     """
     folder = folder_of(str(name))
     read_config(folder)
-    given = read_tensors(folder, lambda key: "medusa_head." in key or key[0].isdigit())
-    tensors = {key.rpartition("medusa_head.")[2]: t for key, t in given.items()}  # HEAD.BLOCK.linear.weight
+    raw = read_tensors(folder, lambda key: "medusa_head." in key or key[0].isdigit())
+    tensors = {key.rpartition("medusa_head.")[2]: t for key, t in raw.items()}  # HEAD.BLOCK.linear.weight
     numbers = sorted({int(key.split(".")[0]) for key in tensors})
     if not numbers or numbers != list(range(len(numbers))):
         raise UserError(

@@ -22,7 +22,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from ...errors import UserError
 from ..cache_names import name_for
 from ..memory import AFTER, is_mtp_tensor
-from ..quiet import quiet
+from ..stages import quiet
 from .eagle import TargetHead
 from .files import folder_of, read_tensors
 
@@ -101,8 +101,8 @@ def load_mtp(name: str | Path, target: Any) -> Mtp:
     """
     text = target.config.get_text_config(decoder=True)
     depth = int(text.num_hidden_layers)
-    given = read_tensors(folder_of(str(name)), lambda key: is_mtp_tensor(key, depth))
-    if not given:
+    raw = read_tensors(folder_of(str(name)), lambda key: is_mtp_tensor(key, depth))
+    if not raw:
         raise UserError(
             f"model {str(name)!r} has no layer of multi-token prediction: its files hold no tensor named "
             f"mtp, and none of a layer after {depth - 1}; name the folder that holds it, mtp?folder=FOLDER, "
@@ -114,7 +114,7 @@ def load_mtp(name: str | Path, target: Any) -> Mtp:
             f"model {str(name)!r}: multi-token prediction for {type(target).__name__} is not supported, "
             "since its decoder has no rotary_emb or its layers no input_layernorm; use another drafter"
         )
-    roles = find_roles(str(name), given, depth, (int(text.vocab_size), int(text.hidden_size)))
+    roles = find_roles(str(name), raw, depth, (int(text.vocab_size), int(text.hidden_size)))
     place, tensors = _convert(str(name), roles.layer, target, blocks, path)
     layer = _make_layer(target, blocks, place, tensors)
     return _fill(Mtp(target, layer, blocks[place].input_layernorm, roles), roles.found, target).eval()
@@ -164,14 +164,14 @@ class Roles:
     normed: bool = True
 
 
-def find_roles(name: str, given: Mapping[str, Tensor], depth: int, table: tuple[int, int]) -> Roles:
+def find_roles(name: str, raw: Mapping[str, Tensor], depth: int, table: tuple[int, int]) -> Roles:
     """Return the role of every tensor of the first such layer; `table` is the shape of the embedding.
 
     Raises:
         UserError: a tensor has no known role, or a role no tensor, or it was made for another model.
     """
-    roles = Roles(states_first=any(map(MIMO.match, given)))
-    for key, tensor in sorted(given.items()):
+    roles = Roles(states_first=any(map(MIMO.match, raw)))
+    for key, tensor in sorted(raw.items()):
         rest = _within_layer(name, key, depth)
         if rest is None:
             continue
@@ -261,18 +261,18 @@ def _convert(
     closest = ""
     for place in reversed(range(len(blocks))):
         with torch.device("meta"):
-            wanted = _shapes(_build(target, blocks[place], place).state_dict())
-        if wanted in tried:
+            expected = _shapes(_build(target, blocks[place], place).state_dict())
+        if expected in tried:
             continue
-        tried.append(wanted)
+        tried.append(expected)
         converted = _apply_conversions(tensors, target, f"{path}.{place}.")
-        given = _shapes(converted)
-        if given == wanted:
+        shapes = _shapes(converted)
+        if shapes == expected:
             return place, converted
-        wrong = next(key for key in sorted({*given, *wanted}) if given.get(key) != wanted.get(key))
+        wrong = next(key for key in sorted({*shapes, *expected}) if shapes.get(key) != expected.get(key))
         closest = closest or (
-            f"the tensor {wrong} is {given.get(wrong, 'missing')} where a layer of this target asks for "
-            f"{wanted.get(wrong, 'none')}"
+            f"the tensor {wrong} is {shapes.get(wrong, 'missing')} where a layer of this target asks for "
+            f"{expected.get(wrong, 'none')}"
         )
     raise UserError(
         f"model {name!r}: its layer of multi-token prediction is like no layer of {type(target).__name__}: "
@@ -330,9 +330,9 @@ def _apply_conversions(tensors: Mapping[str, Tensor], target: Any, prefix: str) 
         if pattern is None:
             converted[new] = tensors[key]
         else:
-            given: Any = tensors[key]
+            tensor_given: Any = tensors[key]
             converter = waiting.setdefault(new, deepcopy(by_pattern[pattern]))
-            converter.add_tensor(new, prefix + key, pattern, given)
+            converter.add_tensor(new, prefix + key, pattern, tensor_given)
     for first, converter in waiting.items():
         for new, tensor in converter.convert(first, model=target, config=target.config).items():
             converted[new] = tensor[0] if isinstance(tensor, list) else tensor

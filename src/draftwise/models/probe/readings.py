@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ..quiet import quiet
+from ..stages import quiet
 
 PROMPT, NEW = 10, 5  # tokens; a short window adds enough to exceed it
 LONGEST = 64  # longest window that is exceeded; a longer one costs too much

@@ -15,7 +15,7 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
 )
 
-from ..quiet import quiet
+from ..stages import quiet
 from ..runner.recurrent import own_layers
 from .readings import PROMPT, made_up, own_text
 

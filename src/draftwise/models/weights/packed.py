@@ -172,9 +172,9 @@ def arrange(model: nn.Module, pack: bool | str) -> None:
     """
     if checked(pack):
         auto, layers = pack == "auto", _linears(model)
-        seen = watch_usage(model, layers) if layers else Usage([], set())
-        fuse_layers(model, seen.siblings, timing.faster_fused if auto else timing.always)
-        pack_layers(model, timing.fastest if auto else timing.first, keep=seen.kept)
+        usage = watch_usage(model, layers) if layers else Usage([], set())
+        fuse_layers(model, usage.siblings, timing.faster_fused if auto else timing.always)
+        pack_layers(model, timing.fastest if auto else timing.first, keep=usage.kept)
         LOG.info("%s: weights of %s (pack=%s)", type(model).__name__, _said(model), pack)
 
 

@@ -81,8 +81,8 @@ def measure(
         try:
             next(steps)
         except StopIteration as end:
-            found: Timing | None = end.value
-            return found
+            timing: Timing | None = end.value
+            return timing
 
 
 def measure_in_steps(
@@ -97,9 +97,9 @@ def measure_in_steps(
     """`measure`, one pass in each layout at a time; the time between them does not count."""
     spent = 0.0
     for width in WIDTHS:  # the first pass compiles and allocates
-        began = clock()
+        start = clock()
         plain(width), packed(width)
-        if (clock() - began) * 2 * len(WIDTHS) > limit:
+        if (clock() - start) * 2 * len(WIDTHS) > limit:
             return None
         limit = inf  # the first width tells
         yield
@@ -107,13 +107,13 @@ def measure_in_steps(
     while True:
         rounds.append([])
         for width in WIDTHS:
-            began, turned = clock(), len(rounds) % 2 == 0
+            start, turned = clock(), len(rounds) % 2 == 0
             rounds[-1].append(_pair(plain, packed, width, clock, before, turned=turned))
-            spent += clock() - began
+            spent += clock() - start
             yield
-        found = _timing(rounds)
-        if (len(rounds) >= FEWEST and found.sure) or spent > budget:
-            return found
+        timing = _timing(rounds)
+        if (len(rounds) >= FEWEST and timing.sure) or spent > budget:
+            return timing
 
 
 def keeps_up(plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.perf_counter) -> bool:
@@ -134,9 +134,9 @@ def _pair(
 ) -> tuple[float, float]:
     def timed(run: Pass) -> float:
         before()
-        began = clock()
+        start = clock()
         run(width)
-        return clock() - began
+        return clock() - start
 
     first, second = (packed, plain) if turned else (plain, packed)
     one, other = timed(first), timed(second)
@@ -270,10 +270,10 @@ def others() -> Callable[[], object]:
 def decided(key: str, answers: Sequence[str], timed: Callable[[], str], guess: str) -> str:
     """The answer to a question, from this process, the saved ones, or a timing; else a guess."""
     if key not in DECIDED:
-        known = verdicts.load(PACKING, key)
-        saved = known.get("layout") if isinstance(known, dict) else None
+        verdict = verdicts.load(PACKING, key)
+        saved = verdict.get("layout") if isinstance(verdict, dict) else None
         usable = next((answer for answer in answers if answer == saved), "")
-        new = timed() if trials().wants(known if usable else None) else ""
+        new = timed() if trials().wants(verdict if usable else None) else ""
         DECIDED[key] = new or usable or guess
     return DECIDED[key]
 
