@@ -194,12 +194,12 @@ def test_llamacpp_gets_another_number_between_texts(monkeypatch: pytest.MonkeyPa
     rows = sequences.Sequences.__new__(sequences.Sequences)
     rows.threads, rows.adapts, rows.context = 4, True, cast("Context", SimpleNamespace(handle=7))
     rows.api = SimpleNamespace(llama_set_n_threads=lambda *numbers: told.append(numbers))
-    rows.free, rows.held, rows.began, rows.number = [1, 0], {}, {}, {}
+    rows.free, rows.cached_lengths, rows.pass_starts, rows.number = [1, 0], {}, {}, {}
     rows.open(0)
     machine.others, machine.now = 4.0, machine.now + 1.0
     rows.open(1)
     assert rows.threads == 4 and not told, "a text under way could change"
-    rows.held.clear()
+    rows.cached_lengths.clear()
     rows.free = [1]
     rows.open(2)
     assert rows.threads == 1 and told == [(7, 1, 1)]

@@ -219,7 +219,7 @@ def test_a_pass_that_was_never_committed_is_taken_back() -> None:
         assert scores.choice(-1) == int(plain.after(one.tokens).argmax())
         assert scores.choice(1) == int(plain.after([*one.tokens, *drafted[:2]]).argmax())
     target.commit([(one, Draft.chain((9, 9)), Verdict((), 7))])
-    assert target.rows.held[0] == 3
+    assert target.rows.cached_lengths[0] == 3
 
 
 def test_a_tree_is_refused() -> None:

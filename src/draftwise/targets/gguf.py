@@ -42,7 +42,7 @@ class GgufTarget:
         self.vocab_size, self.max_length = model.vocab_size, self.rows.max_length
         self.window = min(model.trained, self.max_length)
         self.chains: dict[int, Chain] = {}
-        self.began: dict[int, int] = {}  # tokens of each text before an uncommitted pass
+        self.pass_starts: dict[int, int] = {}  # tokens of each text before an uncommitted pass
         if self.rows.rollback == 0:
             warnings.warn(
                 f"{model.name_or_path} keeps a state that llama.cpp cannot take back: it is decoded without "
@@ -67,17 +67,17 @@ class GgufTarget:
             UserError: a draft is a tree.
         """
         self._rewind()
-        rows, held = self.rows, self.rows.held
+        rows, lengths = self.rows, self.rows.cached_lengths
         _refuse_trees(batch)
         rows.reserve({r.id: len(r.tokens) + r.remaining for r, _ in batch})
-        self.began = {request.id: held[request.id] for request, _ in batch}
+        self.pass_starts = {request.id: lengths[request.id] for request, _ in batch}
         if len(batch) > 1:
             for request, _ in batch:
-                if len(request.tokens) - held[request.id] > LONG:
+                if len(request.tokens) - lengths[request.id] > LONG:
                     self._read(request, batch)
         parts: list[Part] = []
         for request, draft in batch:
-            new = [*request.tokens[held[request.id] :], *draft.tokens]
+            new = [*request.tokens[lengths[request.id] :], *draft.tokens]
             parts.append((request.id, new, 1 + len(draft.tokens)))
         return self._scores(batch, rows.feed(parts))
 
@@ -86,45 +86,45 @@ class GgufTarget:
         """Read one piece of a long prompt; whether there is another one before the next `verify`."""
         self._rewind()
         rows, last = self.rows, len(request.tokens) - 1
-        if last - rows.held[request.id] > LONG:
+        if last - rows.cached_lengths[request.id] > LONG:
             rows.reserve({request.id: last + 1 + request.remaining})
-            if rows.held[request.id] == 0:
+            if rows.cached_lengths[request.id] == 0:
                 self._share(request, [(other, Draft()) for other in others])
-        if last - rows.held[request.id] > LONG:
-            start = rows.held[request.id]
+        if last - rows.cached_lengths[request.id] > LONG:
+            start = rows.cached_lengths[request.id]
             rows.feed([(request.id, request.tokens[start : min(start + PIECE, last)], 0)])
-        return last - rows.held[request.id] > LONG
+        return last - rows.cached_lengths[request.id] > LONG
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Take back what was rejected: every text holds its request's committed tokens but the last."""
         for request, _, _ in batch:
             self.rows.rewind(request.id, len(request.tokens) - 1)
-            self.began.pop(request.id, None)
+            self.pass_starts.pop(request.id, None)
 
     def close(self, request: Request) -> None:
         """Free the request's sequence."""
         self.rows.close(request.id)
-        self.began.pop(request.id, None)
+        self.pass_starts.pop(request.id, None)
         self.chains.pop(request.id, None)
 
     def _rewind(self) -> None:
         """Take back passes that were never committed, because something raised in between."""
-        for key, held in self.began.items():
+        for key, held in self.pass_starts.items():
             self.rows.rewind(key, held)
-        self.began.clear()
+        self.pass_starts.clear()
 
     def _read(self, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
         """Read a long prompt up to its last token; what another text of the batch holds is shared."""
-        if self.rows.held[request.id] == 0:
+        if self.rows.cached_lengths[request.id] == 0:
             self._share(request, batch)
-        start = self.rows.held[request.id]
+        start = self.rows.cached_lengths[request.id]
         self.rows.feed([(request.id, request.tokens[start:-1], 0)])
 
     def _share(self, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
         """Begin with the longest prefix that another text of the batch holds."""
         best, length = request.id, LONG
         for other, _ in batch:
-            most = min(self.rows.held[other.id], len(request.tokens) - 1)
+            most = min(self.rows.cached_lengths[other.id], len(request.tokens) - 1)
             if other is not request and most > length and other.tokens[:length] == request.tokens[:length]:
                 same = next((i for i in range(most) if other.tokens[i] != request.tokens[i]), most)
                 if same > length:

@@ -62,7 +62,7 @@ def is_fast_in_half(device: str) -> bool:
     """Return whether this machine's `cpu` or `cuda` is faster in bfloat16: a CPU is with AMX."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported())
-    query = getattr(torch.cpu, "get_capabilities", dict)  # recent versions of PyTorch
+    query: Callable[[], dict[str, Any]] = getattr(torch.cpu, "get_capabilities", dict)  # recent PyTorch
     return bool(query().get("amx_bf16"))
 
 

@@ -99,7 +99,7 @@ def test_nothing_is_read_twice() -> None:
     assert read == [1, 1, 1, 1]
     assert list(third.tokens) == by_hand(Plain(tiny()), r.tokens, 4, Stop())
     made.close(r)
-    assert not made.cached and not made.rows.held
+    assert not made.cached and not made.rows.cached_lengths
 
 
 @pytest.mark.parametrize("size", [VOCAB - 4, VOCAB, VOCAB + 9])
@@ -146,7 +146,7 @@ def test_a_seat_is_what_another_text_has_read() -> None:
     whole, view = request(0, text), request(1, text[:20])
     made.draft([Job(whole, 2)])
     made.seat(whole, view)
-    assert made.rows.held[1] == 19
+    assert made.rows.cached_lengths[1] == 19
     assert list(made.draft([Job(view, 3)])[0].tokens) == by_hand(Plain(tiny()), text[:20], 3, Stop())
 
 

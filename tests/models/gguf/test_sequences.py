@@ -40,14 +40,14 @@ def logits(type: str, cache: str, *, threads: int, piece: int, width: int, besid
     rows.open(0)
     rows.reserve({0: 400})
     for at in range(0, len(PROMPT), piece):
-        rows.feed([(0, PROMPT[rows.held[0] : at + piece], 0)])
+        rows.feed([(0, PROMPT[rows.cached_lengths[0] : at + piece], 0)])
         if beside and at == piece:
             rows.close(7)  # its cells are free, and lie before the rest
             for key in (8, 9):
                 rows.open(key)
     found = []
     for at in range(0, len(REST), width):
-        new = [*PROMPT, *REST[: at + width], 1, 2][rows.held[0] :]
+        new = [*PROMPT, *REST[: at + width], 1, 2][rows.cached_lengths[0] :]
         neighbours = [(9, [4, 4, 4], 2), (8, [at], 1)] if beside else []
         got = rows.feed([*neighbours[:1], (0, new, width + 2), *neighbours[1:]])
         found.append(got[2 : 2 + width] if beside else got[:-2])
@@ -72,7 +72,7 @@ def test_a_shared_beginning_is_that_of_the_other_text() -> None:
     for key in (0, 1):
         rows.open(key)
     rows.feed([(0, PROMPT[:100], 0)])
-    assert rows.share(1, 0, 60) and rows.held == {0: 100, 1: 60}
+    assert rows.share(1, 0, 60) and rows.cached_lengths == {0: 100, 1: 60}
     rows.close(0)
     got = rows.feed([(1, REST, len(REST))])
     rows.open(2)

@@ -80,11 +80,11 @@ class GgufDrafter:
             return False
         self._rewind(request, min(self._cached_text(request).matched(request.tokens), last))
         self.rows.reserve({request.id: len(request.tokens) + request.remaining})
-        start = self.rows.held[request.id]
+        start = self.rows.cached_lengths[request.id]
         if last - start > PIECE:
             self.rows.feed([(request.id, request.tokens[start : start + PIECE], 0)])
-            self.cached[request.id].set_base(self.rows.held[request.id])
-        return last - self.rows.held[request.id] > PIECE
+            self.cached[request.id].set_base(self.rows.cached_lengths[request.id])
+        return last - self.rows.cached_lengths[request.id] > PIECE
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
@@ -152,7 +152,7 @@ class GgufDrafter:
         for request in requests:
             place, tokens = self._cached_text(request), request.tokens
             self._rewind(request, min(place.matched(tokens), len(tokens) - 1))
-            parts.append((request.id, tokens[self.rows.held[request.id] :], 1))
+            parts.append((request.id, tokens[self.rows.cached_lengths[request.id] :], 1))
         logits = self.rows.feed(parts)
         for request in requests:
             self.cached[request.id].set_base(len(request.tokens))
@@ -172,7 +172,7 @@ class GgufDrafter:
             place, tokens = self._cached_text(request), request.tokens
             first = len(tokens) - n - 1  # the token before the first of them
             self._rewind(request, min(place.matched(tokens), first))
-            parts.append((request.id, tokens[self.rows.held[request.id] : -1], n))
+            parts.append((request.id, tokens[self.rows.cached_lengths[request.id] : -1], n))
         logits = self.rows.feed(parts)[:, : self.vocab_size] if parts else torch.empty((0, 0))
         for request, _ in ends:
             self.cached[request.id].set_base(len(request.tokens) - 1)
@@ -180,7 +180,7 @@ class GgufDrafter:
 
     def _rewind(self, request: Request, length: int) -> None:
         self.rows.rewind(request.id, length)
-        self.cached[request.id].set_base(self.rows.held[request.id])
+        self.cached[request.id].set_base(self.rows.cached_lengths[request.id])
 
     def _cached_text(self, request: Request) -> CachedText:
         """Return the contents of the request's sequence; a new one if it has none."""

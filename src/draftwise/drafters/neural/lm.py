@@ -17,11 +17,11 @@ from ...core.request import Request
 from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...errors import UserError
+from ...models.load import embedded
 from ...models.probe import rows_of
 from ...models.runner import PassInput, PassOutput
 from ...models.runner.drafts import MOST_STEPS, DraftInput
 from ...models.runner.prefix_cache import PrefixCache, PrefixMemory, length
-from ...models.load import embedded
 from .chains import Chain, drafted_rows, force, grades, picks
 
 LAST = -1  # the layer after the final norm

@@ -12,8 +12,8 @@ from transformers import GenerationConfig
 from ...models.probe.checks import device_of
 from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, having, made_up
 from ...models.probe.small import miniature
-from ...models.stages import quiet
 from ...models.runner.recurrent import in_modules, kinds, put
+from ...models.stages import quiet
 
 LOG = getLogger(__name__)
 

@@ -100,7 +100,7 @@ class Context:
         self.tokens, self.places, self.numbers, counts = (np.ones(self.room, np.int32) for _ in range(4))
         self.outputs = np.zeros(self.room, np.int8)
         lists = self.numbers.ctypes.data + 4 * np.arange(self.room, dtype=np.uint64)
-        self._kept = counts, lists
+        self._pinned = counts, lists
         self.batch = self.api.llama_batch()
         for name, array in (
             ("token", self.tokens),
@@ -160,12 +160,12 @@ SMALLEST = 512  # cells: at least a whole pass
 class Sequences:
     """Texts of one model, identified by a key.
 
-    `held[key]` is the number of tokens with valid keys and values. The memory grows as the texts need it. If
-    `exact`, on a CPU, each has cells of its own, and its logits depend on nothing but its tokens; else all
-    share one memory, where texts of one prompt share its cells. `max_length` is the most tokens that a text
-    may have: `context`, or what the model was trained for. `rollback` is the number of tokens that can be
-    taken back, -1 for any. A model with a state for each text can only be taken back within its latest pass,
-    and not before that pass's second token; such texts are read one at a time.
+    `cached_lengths[key]` is the number of tokens with valid keys and values. The memory grows as the texts
+    need it. If `exact`, on a CPU, each has cells of its own, and its logits depend on nothing but its tokens;
+    else all share one memory, where texts of one prompt share its cells. `max_length` is the most tokens that
+    a text may have: `context`, or what the model was trained for. `rollback` is the number of tokens that can
+    be taken back, -1 for any. A model with a state for each text can only be taken back within its latest
+    pass, and not before that pass's second token; such texts are read one at a time.
 
     Raises:
         UserError: an unusable option, or not enough memory.
@@ -190,16 +190,16 @@ class Sequences:
         self.threads, self.adapts = threads or torch.get_num_threads(), not threads
         self.max_length = context or model.trained
         self.most = int(self.api.llama_max_parallel_sequences())
-        self.held: dict[int, int] = {}
-        self.began: dict[int, int] = {}  # tokens of each text before its latest pass
-        self.asked: dict[int, int] = {}  # tokens that each text may have in the end
+        self.cached_lengths: dict[int, int] = {}
+        self.pass_starts: dict[int, int] = {}  # tokens of each text before its latest pass
+        self.reserved: dict[int, int] = {}  # tokens that each text may have in the end
         self.number: dict[int, int] = {}
         first = FIRST_SEQUENCES if self.settings.shared else 1
         self.free = list(range(first))[::-1]
         least = min(FIRST_CELLS * first // FIRST_SEQUENCES, self.max_length)
         if self.max_length > model.switches_at > 0:
             least = model.switches_at + 1  # above it from the start: a text's frequencies must not change
-        self.context = self._made(_cells(least), first)
+        self.context = self._new_context(_cells(least), first)
         self.rollback = self.context.rollback if model.stateful else -1
 
     def open(self, key: int) -> None:
@@ -208,7 +208,7 @@ class Sequences:
         Raises:
             UserError: llama.cpp has no more sequences.
         """
-        if self.adapts and not self.held:  # another number could change a text
+        if self.adapts and not self.cached_lengths:  # another number could change a text
             self._adapt()
         if not self.free:
             now = self.context.sequences
@@ -218,7 +218,7 @@ class Sequences:
             self._grow(self.context.cells, more)
             self.free = list(range(now, more))[::-1]
         self.number[key] = self.free.pop()
-        self.held[key] = self.began[key] = 0
+        self.cached_lengths[key] = self.pass_starts[key] = 0
 
     def _adapt(self) -> None:
         THREADS.adapt()
@@ -231,30 +231,30 @@ class Sequences:
         if number is not None:
             self.api.llama_memory_seq_rm(self.context.memory, number, -1, -1)
             self.free = sorted([*self.free, number], reverse=True)  # llama.cpp reads neighbours together
-            self.asked.pop(key, None)
-            del self.held[key], self.began[key]
+            self.reserved.pop(key, None)
+            del self.cached_lengths[key], self.pass_starts[key]
 
     def reserve(self, lengths: Mapping[int, int]) -> None:
         """Make room for the longest of these texts, so that the memory need not grow while it is written.
 
         With a state, for all of them where they share it: a memory that grows loses states.
         """
-        self.asked.update(lengths)
+        self.reserved.update(lengths)
         all_of = self.model.stateful and self.settings.shared
-        lengths_asked = self.asked.values() if all_of else lengths.values()
+        lengths_asked = self.reserved.values() if all_of else lengths.values()
         most = (sum if all_of else max)(min(n, self.max_length) for n in lengths_asked)
         if most > self.context.cells:
             self._grow(_cells(most), self.context.sequences)
 
     def rewind(self, key: int, length: int) -> None:
         """Forget a text's tokens from `length` on; all of them where the model cannot be taken back."""
-        if length < self.held[key]:
+        if length < self.cached_lengths[key]:
             memory, number = self.context.memory, self.number[key]
-            whole = length == 0 or (self.model.stateful and length <= self.began[key])
+            whole = length == 0 or (self.model.stateful and length <= self.pass_starts[key])
             if whole or not self.api.llama_memory_seq_rm(memory, number, length, -1):
                 self.api.llama_memory_seq_rm(memory, number, -1, -1)
                 length = 0
-            self.held[key] = self.began[key] = length
+            self.cached_lengths[key] = self.pass_starts[key] = length
 
     def share(self, key: int, other: int, length: int) -> bool:
         """Let a text begin with the first `length` tokens of another; False where the model cannot."""
@@ -264,7 +264,7 @@ class Sequences:
         numbers = self.number[other], self.number[key]
         self.api.llama_memory_seq_cp(self.context.memory, *numbers, -1, -1)  # another memory is copied whole
         self.api.llama_memory_seq_rm(self.context.memory, numbers[1], length, -1)
-        self.held[key] = length
+        self.cached_lengths[key] = length
         return True
 
     def feed(self, parts: Sequence[Part]) -> Tensor:
@@ -277,7 +277,7 @@ class Sequences:
             UserError: there is not enough memory.
         """
         if self.model.stateful:
-            return torch.cat([self._alone(*part) for part in parts])
+            return torch.cat([self._read_alone(*part) for part in parts])
         tokens = rows = 0
         for _, new, keep in parts:
             tokens, rows = tokens + len(new), rows + keep
@@ -285,7 +285,7 @@ class Sequences:
             return self._pass(parts, tokens)
         return torch.cat([self._pass(*group) for group in _groups(parts)])
 
-    def _alone(self, key: int, new: Sequence[int], keep: int) -> Tensor:
+    def _read_alone(self, key: int, new: Sequence[int], keep: int) -> Tensor:
         """Read one text; the tokens with logits, the last of which may be taken back, have their own pass."""
         silent = len(new) - keep
         for group in _groups([(key, new[:silent], 0)]):
@@ -296,21 +296,21 @@ class Sequences:
     def _pass(self, parts: Sequence[Part], tokens: int) -> Tensor:
         if not tokens:
             return self.context.rows([])
-        total, wanted, padded = self._laid(parts)
+        total, wanted, padded = self._write_batch(parts)
         code = self.context.decode(total)
         if code == NO_ROOM:
-            code = self._again(total)
+            code = self._repeat(total)
         if code:
             self._undo(parts)
             raise RuntimeError(f"llama.cpp cannot read these tokens (code {code}): {reason()}")
         for key, new, _ in parts:
-            self.began[key] = self.held[key]
-            self.held[key] += len(new)
+            self.pass_starts[key] = self.cached_lengths[key]
+            self.cached_lengths[key] += len(new)
         for key in padded:
-            self.api.llama_memory_seq_rm(self.context.memory, self.number[key], self.held[key], -1)
+            self.api.llama_memory_seq_rm(self.context.memory, self.number[key], self.cached_lengths[key], -1)
         return self.context.rows(wanted)
 
-    def _laid(self, parts: Sequence[Part]) -> tuple[int, list[int], list[int]]:
+    def _write_batch(self, parts: Sequence[Part]) -> tuple[int, list[int], list[int]]:
         """Write a pass into the batch: its tokens, the rows that are wanted of it, the texts to cut after it.
 
         llama.cpp cuts a pass where one text has more tokens than the next; of paired ones every piece has an
@@ -320,10 +320,10 @@ class Sequences:
         first_rows: dict[int, int] = {}
         context.outputs[:] = 0
         for key, new, keep in sorted(parts, key=lambda part: self.number[part[0]]):
-            held, pad = self.held[key], len(new) % 2 if self.paired else 0
+            start, pad = self.cached_lengths[key], len(new) % 2 if self.paired else 0
             end = at + len(new) + pad
             context.tokens[at:end] = [*new, 0][: end - at]
-            context.places[at:end] = range(held, held + end - at)
+            context.places[at:end] = range(start, start + end - at)
             context.numbers[at:end] = self.number[key]
             shown = keep + pad if keep else 0
             shown += shown % 2 if self.paired else 0
@@ -334,7 +334,7 @@ class Sequences:
         wanted = [first_rows[key] + i for key, _, keep in parts for i in range(keep)]
         return at, wanted, padded
 
-    def _again(self, tokens: int) -> int:
+    def _repeat(self, tokens: int) -> int:
         before = self.context
         self._grow(2 * before.cells, before.sequences)
         if self.model.stateful:
@@ -346,9 +346,9 @@ class Sequences:
     def _undo(self, parts: Sequence[Part]) -> None:
         """Remove what a failed pass has left in the memory."""
         for key, new, _ in parts:
-            held = self.held[key]
-            self.held[key] = held + len(new)
-            self.rewind(key, 0 if self.model.stateful else held)
+            length = self.cached_lengths[key]
+            self.cached_lengths[key] = length + len(new)
+            self.rewind(key, 0 if self.model.stateful else length)
 
     def _grow(self, cells: int, sequences: int) -> None:
         """Move everything to a new memory; if that fails, or texts have states, all are read again.
@@ -359,20 +359,20 @@ class Sequences:
         old, state = self.context, self.context.state()
         old.close()
         try:
-            self.context = self._made(cells, sequences)
+            self.context = self._new_context(cells, sequences)
         except UserError:
-            self.context = self._made(old.cells, old.sequences)
+            self.context = self._new_context(old.cells, old.sequences)
             self._restore(state)
             raise
         self._restore(state)
 
     def _restore(self, state: object) -> None:
         lost = self.model.stateful or not self.context.restore(state)  # type: ignore[arg-type]
-        if any(self.held.values()) and lost:
-            self.held = dict.fromkeys(self.held, 0)
-            self.began = dict.fromkeys(self.held, 0)
+        if any(self.cached_lengths.values()) and lost:
+            self.cached_lengths = dict.fromkeys(self.cached_lengths, 0)
+            self.pass_starts = dict.fromkeys(self.cached_lengths, 0)
 
-    def _made(self, cells: int, sequences: int) -> Context:
+    def _new_context(self, cells: int, sequences: int) -> Context:
         return Context(self.model, cells, sequences, threads=self.threads, settings=self.settings)
 
 

@@ -15,8 +15,8 @@ from transformers.cache_utils import (
     LinearAttentionCacheLayerMixin,
 )
 
-from ..stages import quiet
 from ..runner.recurrent import own_layers
+from ..stages import quiet
 from .readings import PROMPT, made_up, own_text
 
 VOCAB = 61
