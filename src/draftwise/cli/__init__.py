@@ -1,4 +1,4 @@
-"""The command line: one file a verb, and heavy imports only inside the verb that needs them."""
+"""The command line: verbs of one idea share a file; a heavy import stands inside the verb that needs it."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -29,7 +29,7 @@ from .traces import oracle, replay, trace
 # Late versions of Typer carry their own copy of Click; this is ClickException in all of them.
 CommandError: type[Exception] = typer.BadParameter.__mro__[2]
 
-PANELS = {
+PANELS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Write": (demo, generate, chat, serve),
     "Choose": (models, drafters, policies, suggest),
     "Measure": (bench, tune, report, trace, replay, oracle, simulate),

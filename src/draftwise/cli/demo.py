@@ -20,7 +20,7 @@ from draftwise.models import smollm2
 
 from . import show
 from .options import DEFAULT_TARGET, AsJson, ModelOptions, Target
-from .progress import Pace, clock, progress, waiting
+from .progress import Pace, clock, progress, show_nothing, waiting
 from .show import table
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _decode_all(
     pairs: list[Pair] = []
     left_out: list[str] = []
     live, pace = sys.stdout.isatty() and not quiet, Pace()
-    with nullcontext(_no_bar) if live else progress("decoding") as tell:
+    with nullcontext(show_nothing) if live else progress("decoding") as tell:
         for number, prompt in enumerate(chosen):
             title = f"{number + 1}/{len(chosen)} {prompt.category} {prompt.question_id}"
             left = pace.left("prompts", number, len(chosen))
@@ -238,7 +238,9 @@ def _decode_sides(
     """Decode one prompt on both sides; the sides take turns in being first."""
     runs: dict[str, Run] = {}
     for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-        runs[side] = decode(decoders[side], text, length, partial(screen.add, side) if screen else _ignore)
+        runs[side] = decode(
+            decoders[side], text, length, partial(screen.add, side) if screen else show_nothing
+        )
         if screen:
             screen.note(side, f"{runs[side].seconds:.2f} s")
     return runs
@@ -269,14 +271,6 @@ def decode(decoder: Decoder, text: str, length: int, seen: Callable[[Piece], Non
         seen(piece)
 
 
-def _ignore(piece: Piece) -> None:
-    pass
-
-
-def _no_bar(what: str, done: int, total: int, left: float | None = None) -> None:
-    """Show nothing: the columns of a terminal show how far the demo is."""
-
-
 def _print_summary(pairs: Sequence[Pair]) -> None:
     rows = []
     for category in dict.fromkeys(pair.prompt.category for pair in pairs):
@@ -298,26 +292,15 @@ def _row(pairs: Sequence[Pair]) -> list[str]:
     plain, adaptive = _seconds(pairs)
     tokens = sum(len(pair.adaptive.output.token_ids) for pair in pairs)
     same = sum(pair.identical for pair in pairs)
-    who = drafted_by(_by_drafter(pairs), tokens)
-    return [
-        str(tokens),
-        f"{plain:.2f}",
-        f"{adaptive:.2f}",
-        f"{plain / adaptive:.2f}",
-        f"{same}/{len(pairs)}",
-        who,
-    ]
+    guessed: Counter[str] = Counter()
+    for pair in pairs:
+        guessed.update(pair.adaptive.output.stats.by_drafter)
+    times = (f"{plain:.2f}", f"{adaptive:.2f}", f"{plain / adaptive:.2f}")
+    return [str(tokens), *times, f"{same}/{len(pairs)}", drafted_by(guessed, tokens)]
 
 
 def _seconds(pairs: Sequence[Pair]) -> tuple[float, float]:
     return sum(pair.plain.seconds for pair in pairs), sum(pair.adaptive.seconds for pair in pairs)
-
-
-def _by_drafter(pairs: Sequence[Pair]) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for pair in pairs:
-        counts.update(pair.adaptive.output.stats.by_drafter)
-    return dict(counts)
 
 
 def as_dict(

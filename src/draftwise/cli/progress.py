@@ -44,7 +44,7 @@ class Pace:
 def progress(begin: str) -> AbstractContextManager[Tell]:
     """Show `begin ...` at once, and then whatever phases are told of."""
     if hidden.get() or streams.quiet():
-        return nullcontext(_silent)
+        return nullcontext(show_nothing)
     return _bars(begin) if sys.stderr.isatty() else _lines(begin)
 
 
@@ -107,8 +107,8 @@ def clock(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02} left"
 
 
-def _silent(what: str, done: int, total: int, left: float | None = None) -> None:
-    pass
+def show_nothing(*_: object, **__: object) -> None:
+    """Take a report of progress, or a piece of text, and show nothing."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -149,12 +149,5 @@ def _server() -> Any:
 def _limits(bounds: BoundOptions) -> Any:
     from draftwise.serve.limits import Limits
 
-    return Limits(
-        batch=bounds.batch,
-        queue=bounds.queue,
-        window=bounds.window,
-        body=bounds.max_body,
-        timeout=bounds.timeout,
-        grace=bounds.grace,
-        choice=bounds.clients_choose,
-    )
+    renamed = {"max_body": "body", "clients_choose": "choice"}
+    return Limits(**{renamed.get(name, name): value for name, value in asdict(bounds).items()})
