@@ -313,7 +313,7 @@ class Mute(ValueError):
         raise RuntimeError("not even this")
 
 
-@pytest.mark.parametrize("what", ["compiled", "branches", "parts", "error"])
+@pytest.mark.parametrize("what", ["pass_kind", "branches", "parts", "error"])
 def test_what_a_drafter_tells_of_itself_ends_no_text(what: str) -> None:
     class Odd(SimDrafter):
         def draft(self, jobs: Sequence[Job]) -> list[Draft]:

@@ -407,7 +407,7 @@ def test_time_is_charged_by_tokens_and_means_nothing_where_a_prompt_was_read() -
 def test_a_policy_learns_how_wide_a_pass_was_whose_rows_are_padded(padded: bool) -> None:
     ear = Ear()
     loop = Loop(SimTarget(markov(P), V), {"good": good()}, Spy([Arm("good", 5)]), ear)
-    loop.target.padded = padded  # type: ignore[attr-defined]
+    loop.info.is_padded = padded
     loop.add([0], Sampling(max_new_tokens=20))
     loop.add([3], Sampling(max_new_tokens=9))  # 6 tokens in its first round, 2 + 1 in its second
     loop.step()

@@ -18,6 +18,7 @@ from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
 from draftwise.generation.decoder import Decoder
 from draftwise.models.runner import cache
+from draftwise.models.runner.executors.eager import Eager
 from draftwise.models.runner.hidden_states import LayerHooks
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
@@ -87,6 +88,29 @@ def test_text_is_the_models_own_while_the_cache_grows(monkeypatch: pytest.Monkey
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
     for batch in (1, 3):
         assert texts_of(grown(HFTarget(made, chunk=8), team(truth)), 40, batch) == own
+
+
+class Fixed(Eager):
+    """An executor that captures where keys and values are."""
+
+    buffers = (4, 128)
+
+
+def test_fixed_buffers_never_move_while_texts_come_grow_swap_and_go() -> None:
+    made = model("llama")
+    own = [own_text(made, p, 40) for p in prompts()]
+    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    target = HFTarget(made, chunk=8)
+    target.runner.use(Fixed())
+    places = set[tuple[int, ...]]()
+    for batch in (3, 1, 2):
+        assert texts_of(grown(target, team(truth)), 40, batch) == own
+        layers = target.runner.cache.rows
+        places.add(tuple(tensor.data_ptr() for layer in layers for tensor in layer.tensors))
+        assert {(*layer.keys.shape[:1], layer.keys.shape[2]) for layer in layers} == {Fixed.buffers}
+    assert len(places) == 1 and target.runner.cache.plan.buffers == len(layers)
+    target.runner.cache.ready(8, 200, 0)  # a text that outgrows them
+    assert target.runner.cache.plan.slots > 128
 
 
 def test_what_sparse_attention_keeps_counts_as_memory() -> None:

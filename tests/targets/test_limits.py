@@ -96,7 +96,7 @@ def test_a_longer_prompt_takes_over_no_more_than_the_shorter_one() -> None:
         token for round in iter(loop.step, []) for r in round if r.request == second.id for token in r.tokens
     ]
     assert found == own_text(made, longer, NEW)
-    assert 0 < target.took.get(second.id, len(first)) <= len(first)
+    assert 0 < target.info.reused.get(second.id, len(first)) <= len(first)
 
 
 def test_a_module_has_its_limits_again_whatever_happens() -> None:

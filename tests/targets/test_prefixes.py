@@ -72,7 +72,7 @@ def test_greedy_text_is_the_models_own(name: str) -> None:
     assert written(loop, [first], 12, 1) == [own]
     for batch in (1, 3):
         assert written(loop, prompts, 12, batch) == truth
-    assert target.runner.request_ids == [] and not target.took
+    assert target.runner.request_ids == [] and not target.info.reused
 
 
 def test_a_beginning_is_read_once() -> None:

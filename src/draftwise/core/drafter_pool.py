@@ -251,9 +251,12 @@ class DrafterPool:
 
     # -- time limits ---------------------------------------------------------------------------------
 
-    def compiled(self, name: str) -> bool:
-        """Return whether this drafter's passes are compiled at present."""
-        return bool(self._read_attribute(name, "compiled", 0))
+    def pass_kind(self, name: str) -> str:
+        """Return how this drafter's passes are run at present, as a word; "" if it does not tell."""
+        try:
+            return str(getattr(self.drafters.get(name), "pass_kind", ""))
+        except Exception:  # another's property
+            return ""
 
     def _read_attribute(self, name: str, attribute: str, usual: int) -> int:
         """Return a number that a drafter may tell of itself; the usual one if it does not, or cannot."""

@@ -19,10 +19,11 @@ from .batch import Batch
 from .drafter_pool import DrafterPool
 from .fault_barrier import FaultBarrier
 from .outcomes import Feedback, RoundCost
+from .passes import TargetInfo
 from .renamed import accept_earlier
 from .request import Request
 from .request_round import RequestRound, decide, draft
-from .roles import Drafter, Limited, Policy, Recorder, Scores, Target
+from .roles import Drafter, Informed, Limited, Policy, Recorder, Scores, Target
 from .round import Clock, Round, Seconds
 from .sampling import Sampling
 
@@ -66,8 +67,8 @@ class Loop(Batch):
         )
         self.policy, self.recorder, self.clock = policy, recorder, clock
         self.limited = target if isinstance(target, Limited) else None
-        self.reused = getattr(target, "reused", None)
-        self.rng, self.reread = Random(seed), 0
+        self.info = target.info if isinstance(target, Informed) else TargetInfo()
+        self.rng = Random(seed)
 
     def __repr__(self) -> str:
         target, policy = type(self.target).__name__, type(self.policy).__name__
@@ -176,17 +177,14 @@ class Loop(Batch):
         if self.clock is not None:
             reading = self.clock.target(reading, tokens)
         self.pool.record_pass(reading)
-        compiled = bool(getattr(self.target, "compiled", False))
-        before, self.reread = self.reread, int(getattr(self.target, "reread", 0))
-        timed, overlap = all(round.request.rounds for round in rounds), "overlap" in self.recorder.reads
-        padded = len(rounds) > 1 and bool(getattr(self.target, "padded", False))
+        info, n = self.info.latest, len(rounds)
+        timed = info.is_timed and all(round.request.rounds for round in rounds)
+        overlap = "overlap" in self.recorder.reads
+        padded = n > 1 and self.info.is_padded
         width = 1 + max(len(round.draft.tokens) for round in rounds) if padded else 0
-        again = self.reread - before
         for round in rounds:
-            drafted = self.pool.compiled(round.arm.drafter)
-            cost = RoundCost(
-                round.draft_seconds, reading, tokens, len(rounds), compiled, drafted, again, width
-            )
+            kinds = info.kind, self.pool.pass_kind(round.arm.drafter)
+            cost = RoundCost(round.draft_seconds, reading, tokens, n, *kinds, info.reread, width)
             try:
                 round.score(cost, timed=timed, overlap=overlap)
             except Exception as error:  # rows that are none, for example
@@ -204,8 +202,8 @@ class Loop(Batch):
         rounds[0].warning = rounds[0].warning or self.barrier.learn(feedback)
         for round in rounds:
             if round.error is None:
-                if self.reused is not None and not round.request.rounds:
-                    round.request.reused = self.reused(round.request)
+                if not round.request.rounds:
+                    round.request.reused = self.info.reused.get(round.request.id, 0)
                 round.request.last_accepted = len(round.verdict.path)
                 round.request.rounds += 1
                 self.pool.observe(round.request)

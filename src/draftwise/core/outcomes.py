@@ -19,8 +19,8 @@ class RoundCost:
         target: Seconds of the whole target pass, a prefill included, shared by all requests of the round.
         pass_tokens: Tokens that this pass read, without those of `again`.
         requests: Requests in this pass.
-        compiled: Whether the pass was compiled: it then costs something else than an eager one.
-        drafter_compiled: The same for the drafter's passes.
+        kind: How the pass was run: passes of different kinds take different times (see `PassInfo`).
+        drafter_kind: The same for the drafter's passes.
         again: Tokens of earlier passes that it read again, after a rejection took back the state.
         width: Tokens of its longest row, if all its rows are padded to that; else 0.
     """
@@ -29,8 +29,8 @@ class RoundCost:
     target: float
     pass_tokens: int
     requests: int = 1
-    compiled: bool = False
-    drafter_compiled: bool = False
+    kind: str = ""
+    drafter_kind: str = ""
     again: int = 0
     width: int = 0
 

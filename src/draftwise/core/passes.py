@@ -1,8 +1,8 @@
-"""What is known of a target's latest pass. Standard library only."""
+"""What a target tells of itself and of its latest pass. Standard library only."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -24,3 +24,18 @@ class PassInfo:
     reread: int = 0
     seconds: float = 0.0
     is_timed: bool = True
+
+
+@dataclass(slots=True)
+class TargetInfo:
+    """What a target tells of itself; it may change from round to round.
+
+    Attributes:
+        latest: The pass of its latest `verify`.
+        is_padded: A pass takes as long as if all its rows were as long as the longest.
+        reused: Tokens of open texts that were taken over from other texts, by request id.
+    """
+
+    latest: PassInfo = field(default_factory=PassInfo)
+    is_padded: bool = False
+    reused: dict[int, int] = field(default_factory=dict)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.drafts import Draft, Verdict
+from ..core.passes import TargetInfo
 from ..core.request import Request
 from ..core.roles import Scores
 from ..errors import DraftwiseWarning, UserError
@@ -37,7 +38,7 @@ class GgufTarget:
     def __init__(
         self, model: GgufModel, *, context: int = 0, threads: int = 0, cache: str = "auto", exact: bool = True
     ) -> None:
-        self.model = model
+        self.model, self.info = model, TargetInfo()
         self.rows = Sequences(model, context=context, threads=threads, cache=cache, exact=exact)
         self.vocab_size, self.max_length = model.vocab_size, self.rows.max_length
         self.window = min(model.trained, self.max_length)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.drafts import Draft, Verdict
+from ..core.passes import TargetInfo
 from ..core.request import Request
 from ..core.request_round import ERROR
 from ..core.roles import Scores
@@ -33,7 +34,7 @@ class HFTarget(Prefill):
     """
 
     def __init__(self, model: Any, *, chunk: int = 0, probe: bool = True) -> None:
-        self.probe = probe
+        self.probe, self.info = probe, TargetInfo()
         self.runner = rows_of(model, probe=probe)
         self.vocab_size = int(self.runner.config.vocab_size)
         self.max_length, self.trained = self.runner.max_length, self.runner.trained
@@ -55,10 +56,6 @@ class HFTarget(Prefill):
         if not self.runner.stateful:
             self.prefixes = PrefixCache(self.runner, memory, self.recorded.values)
 
-    def reused(self, request: Request) -> int:
-        """How many tokens of the text were taken over from another one."""
-        return self.took.get(request.id, 0)
-
     def hidden_states(self, layers: Sequence[int]) -> HiddenStates:
         """Return the hidden states of committed text at these layers, recorded from now on for open requests.
 
@@ -71,16 +68,6 @@ class HFTarget(Prefill):
             if self.prefixes is not None:
                 self.prefixes.tree.clear()  # it has no such states
         return self.recorded[tuple(layers)]
-
-    @property
-    def compiled(self) -> bool:
-        """Whether passes are compiled at present."""
-        return self.runner.executor.kind == "compiled"
-
-    @property
-    def reread(self) -> int:
-        """Tokens read again so far, after rejections, by a model whose state cannot rewind."""
-        return int(getattr(self.runner, "reread", 0))
 
     def open(self, request: Request) -> None:
         """Give the request a row; its prompt is prefilled in its first round."""
@@ -132,11 +119,11 @@ class HFTarget(Prefill):
         self.began = {request.id: held[row] for row, (request, _) in zip(rows, batch, strict=True)}
         guesses = any(draft.tokens for _, draft in batch)
         given = PassInput(0, texts, keep, slots, trees, rope_lengths=lengths, is_guess=guesses)
-        self.latest = self.runner.forward(given)
+        logits = self._run(given)
         if max(len(request.tokens) for request, _ in batch) > self.trained:
             warn_of(self.runner.model, self.trained)
             self.trained = ENDLESS
-        return self._scores(batch, rows, [len(t) for t in texts], self.latest.logits)
+        return self._scores(batch, rows, [len(t) for t in texts], logits)
 
     def _next(self, request: Request, draft: Draft) -> Tensor | None:
         """The logits after the last token of a text and each of its draft, if that is all to read, as a
@@ -151,8 +138,13 @@ class HFTarget(Prefill):
         if runner.cached_lengths[row] != start or start + n >= self.trained:
             return None
         self.began, self.first_row = {request.id: start}, row
-        self.latest = runner.forward(PassInput(row, [[request.tokens[start], *draft.tokens]], 1 + n))
-        return self.latest.logits
+        return self._run(PassInput(row, [[request.tokens[start], *draft.tokens]], 1 + n))
+
+    def _run(self, given: PassInput) -> Tensor:
+        """Run the pass of a round; returns its logits."""
+        self.latest = output = self.runner.forward(given)
+        self.info.latest, self.info.is_padded = output.info, self.padded
+        return output.logits
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Roll back what was rejected: every row holds its request's committed tokens but the last."""
@@ -179,7 +171,7 @@ class HFTarget(Prefill):
             self._store(self.prefixes, request)
         self.runner.close(request.id)
         kept: dict[int, Any]
-        for kept in (self.began, self.took, self.chains, self.runner.prompts):
+        for kept in (self.began, self.info.reused, self.chains, self.runner.prompts):
             kept.pop(request.id, None)
         if self.regimes:
             self.regimes.close(request)

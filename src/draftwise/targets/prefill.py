@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from ..core.drafts import Draft
+from ..core.passes import TargetInfo
 from ..core.request import Request
 from ..models.runner import ModelRunner, PassInput
 from ..models.runner.hidden_states import HiddenStates
@@ -27,6 +28,7 @@ class Prefill:
     """
 
     runner: ModelRunner
+    info: TargetInfo
     regimes: Regimes | None
     recorded: dict[tuple[int, ...], HiddenStates]
     prefixes: PrefixCache | None
@@ -39,11 +41,10 @@ class Prefill:
         self.spare = 32 if small else 512  # tokens of padding that take about as long as another pass
         self.began: dict[int, int] = {}  # tokens in each row before an uncommitted pass
         self.steady = Steady()
-        self.took: dict[int, int] = {}  # tokens that each text has taken over from others
 
     @property
     def padded(self) -> bool:
-        """Whether a pass takes as long as if all its rows were as long as the longest."""
+        """True if a pass takes as long as if all its rows were as long as the longest."""
         return self.runner.together and not self.runner.stateful
 
     @torch.inference_mode()
@@ -154,4 +155,4 @@ class Prefill:
             self.runner.share(row, best, most)
             for recorded in self.recorded.values():
                 recorded.share(key, self.runner.request_ids[best], self.runner.cached_lengths[row])
-        self.took[key] = self.runner.cached_lengths[row]
+        self.info.reused[key] = self.runner.cached_lengths[row]

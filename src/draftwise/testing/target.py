@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..core.drafts import Draft, Verdict
+from ..core.passes import TargetInfo
 from ..core.request import Request
 from ..core.roles import Scores
 from .distributions import Distribution, Vector, draw, shape, softmax
@@ -90,6 +91,7 @@ class SimTarget:
     def __init__(self, distribution: Distribution, vocab_size: int, *, max_length: int = 1 << 30) -> None:
         self.distribution, self.vocab_size, self.max_length = distribution, vocab_size, max_length
         self.passes = 0
+        self.info = TargetInfo()
 
     def open(self, request: Request) -> None:
         """Nothing to prepare."""

@@ -20,6 +20,7 @@ from transformers import LlamaConfig
 
 from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
+from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.compiled import heads, store, trial
@@ -42,6 +43,7 @@ from draftwise.models.weights.layouts import PANELS
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import written
+from tests.drafters.neural.heads import random_eagle
 from tests.models.weights.test_packed import Bench
 from tests.targets.test_hf import Oracle, prompts
 from tests.tiny import VOCAB, lively, model, own_text
@@ -179,6 +181,32 @@ def test_hidden_states_that_a_graph_does_not_return_need_an_eager_pass(path: Pat
     own.request_hidden_states((-1,))
     output = own.forward(PassInput(0, [[4, 5]], 2))
     assert output.info.kind == "eager" and output.hidden_states[-1].shape[:2] == (1, 2)
+
+
+def test_a_head_drafts_beside_compiled_passes(
+    free: pytest.MonkeyPatch,
+) -> None:
+    """Chains and trees, alone and in a batch; the outputs that it needs belong to the graph's name."""
+    made = model("llama", dtype=torch.float32)
+    own = [own_text(made, prompt, 30) for prompt in prompts()]
+    target = HFTarget(made)
+    without = plan_of(target.runner)
+    team: dict[str, Any] = {"eagle": EagleDrafter(random_eagle(made), target)}
+    compile_runner(target, "on")
+    kinds, forward = set[str](), target.runner.forward
+
+    def counted(given: PassInput) -> PassOutput:
+        output = forward(given)
+        kinds.add(output.info.kind)
+        return output
+
+    target.runner.forward = counted  # type: ignore[method-assign]
+    chosen = method("static-4", ["eagle"])
+    for batch, width in ((1, 1), (3, 2)):
+        team["eagle"].branches = width
+        loop = Loop(target, team, chosen.policy, chosen.recorder)
+        assert written(loop, prompts(), 30, batch) == own
+    assert kinds == {"compiled"} and target.runner.executor.plan.key != without.key  # type: ignore[attr-defined]
 
 
 def test_a_short_pass_is_that_of_any_other(path: Path) -> None:

@@ -93,10 +93,8 @@ def test_a_trial_must_pay_for_the_longer_pass() -> None:
 class Rereads(SimTarget):
     """Says that every pass with a draft read three tokens again."""
 
-    reread = 0
-
     def verify(self, batch):  # type: ignore[no-untyped-def]
-        self.reread += 3 * sum(bool(draft.tokens) for _, draft in batch)
+        self.info.latest.reread = 3 * sum(bool(draft.tokens) for _, draft in batch)
         return super().verify(batch)
 
 

@@ -619,25 +619,31 @@ def test_drafts_grow_step_by_step_while_longer_passes_are_unknown() -> None:
     assert cost.room(32) == 1
 
 
-def test_compiled_passes_have_costs_of_their_own() -> None:
-    """After a switch nothing is believed of eager costs, and they are known again after the way back."""
+@pytest.mark.parametrize("word", ["compiled", "graph"])
+def test_each_kind_of_pass_has_costs_of_its_own(word: str) -> None:
+    """After a switch nothing is believed of eager costs; after the way back nothing is forgotten.
+
+    What follows a colon is a width, and no kind.
+    """
     made = policy("a", looks_up=False)
 
-    def play(seconds: float, *, compiled: bool, rounds: int = 40) -> None:
+    def play(seconds: float, kind: str, rounds: int = 40) -> None:
         for tokens in (1, 5, 9) * rounds:
             each = seconds * (1.0 + 0.05 * tokens)
-            spent = RoundCost(0.0, each, tokens, 1, compiled, compiled)
-            made.learn(Feedback(0, Decision(0), (Outcome(0, 0, 0, each, cost=spent),)))
+            cost = RoundCost(0.0, each, tokens, 1, f"{kind}:{tokens}" if kind == "graph" else kind, kind)
+            made.learn(Feedback(0, Decision(0), (Outcome(0, 0, 0, each, cost=cost),)))
 
-    play(0.02, compiled=False)
-    eager = made.passes[0](5)
+    play(0.02, "eager")
+    eager, pace, guard = made.passes[0](5), made.pace, made.guard
     assert made.pass_cost(1) is made.pass_cost(8) is made.passes[0], "the only size of batch that is known"
-    play(0.008, compiled=True)
-    assert made.pass_cost(1) is made.passes[0], "that of compiled passes"
+    play(0.008, word)
+    assert made.pass_cost(1) is made.passes[0], "that of the other kind"
     assert made.passes[0](5) == pytest.approx(0.010, rel=0.1)
     assert made.load.factor == pytest.approx(1.0, rel=0.1)
-    play(0.02, compiled=False, rounds=1)
+    assert made.pace is not pace and made.guard is not guard
+    play(0.02, "eager", rounds=1)
     assert made.passes[0](5) == pytest.approx(eager, rel=0.1)
+    assert made.pace is pace and made.guard is guard
 
 
 # -- what it tells ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from ..constraint import TokenMask
 from .drafter import Continuer, Drafter, GradeJob, Grader, Guesser, Matcher, Preparer, Waiter
 from .policy import Planner, Policy, Reader, Rester, Valuer, Values
 from .recorder import Graders, Recorder, RoundRecord
-from .target import Limited, Pieces, Ranked, Scores, Target, window_of
+from .target import Informed, Limited, Pieces, Ranked, Scores, Target, window_of
 
 __all__ = [
     "Continuer",
@@ -17,6 +17,7 @@ __all__ = [
     "Grader",
     "Graders",
     "Guesser",
+    "Informed",
     "Limited",
     "Matcher",
     "Pieces",

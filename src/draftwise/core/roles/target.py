@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ..drafts import Draft, Verdict
+from ..passes import TargetInfo
 from ..request import Request
 
 
@@ -117,14 +118,20 @@ class Pieces(Protocol):
 
 
 @runtime_checkable
+class Informed(Protocol):
+    """A target that tells how its passes are run, in a record that it keeps up to date."""
+
+    info: TargetInfo
+
+
+@runtime_checkable
 class Target(Protocol):
     """The model whose text is written.
 
     Between rounds its KV cache holds every committed token of an open request but the last. The loop calls it
     from one thread at a time, under its lock, though not always from the same thread. `vocab_size` is the
     number of token ids; `max_length` the most tokens of a text that it can read: a text may have one more,
-    since its last token is not read. A target that takes over what it has read of other texts may tell of how
-    many tokens, as `reused(request)`.
+    since its last token is not read. What else it tells of itself is in its `info` (`Informed`).
     """
 
     vocab_size: int

@@ -114,9 +114,9 @@ class LMDrafter:
             self.prefixes = PrefixCache(self.runner, memory)
 
     @property
-    def compiled(self) -> bool:
-        """True while passes are compiled."""
-        return self.runner.executor.kind == "compiled"
+    def pass_kind(self) -> str:
+        """How passes are run at present."""
+        return self.runner.executor.kind
 
     def hint(self, request: Request) -> float:
         """Return 1: it is always ready."""

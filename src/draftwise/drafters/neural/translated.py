@@ -84,9 +84,9 @@ class TranslatedDrafter:
             self.inner.cache_prefixes(memory)
 
     @property
-    def compiled(self) -> bool:
-        """True while passes are compiled."""
-        return bool(getattr(self.inner, "compiled", False))
+    def pass_kind(self) -> str:
+        """How passes are run at present."""
+        return str(getattr(self.inner, "pass_kind", ""))
 
     def hint(self, request: Request) -> float:
         """Return the model's hint."""

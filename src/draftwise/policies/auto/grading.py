@@ -339,7 +339,7 @@ class DraftCall:
 
     `longest` is the tokens of its longest draft, `pending` the tokens of the texts that it had to read first,
     `drafts` the tokens of each draft and the length that was asked for. Seconds are wall-clock time;
-    `compiled` is whether they were spent in compiled passes.
+    `kind` is how the passes that took them were run.
     """
 
     drafter: int
@@ -347,7 +347,7 @@ class DraftCall:
     longest: int = 0
     pending: int = 0
     seconds: float = 0.0
-    compiled: bool = False
+    kind: str = ""
     drafts: list[tuple[int, int]] = field(default_factory=list)
 
 

@@ -15,11 +15,11 @@ from .candidates import (
     Reason,
     rules,
 )
-from .costs import BATCH_SIZES, DraftCost, PassCost, is_behind, size_class
+from .costs import DraftCost, PassCost, is_behind, size_class
 from .display import values
 from .grading import DraftCall, Observed
 from .offers import offers, together
-from .state import MODEL_SHARE, AutoState, RequestState
+from .state import MODEL_SHARE, AutoState, RequestState, kind_of
 
 SAME_MACHINE = 1.5  # passes whose seconds differ by more than this factor are of two machines
 BRIEF_PASS = 6e-3  # seconds of a pass, below which deciding takes a share of the time that counts
@@ -145,7 +145,7 @@ class AutoPolicy(AutoState):
                 calibration.learn(chosen, accept)
 
     def _called(self, call: DraftCall) -> None:
-        self.drafters_compiled[call.drafter] = call.compiled
+        self.drafter_kinds[call.drafter] = kind_of(call.kind)
         cost = self.draft_cost(call.drafter)
         for tokens, length in call.drafts:
             cost.shaped(tokens, length)
@@ -163,9 +163,9 @@ class AutoPolicy(AutoState):
         n = spent.requests
         tokens = n * spent.width or spent.pass_tokens
         drafts, late = tokens > n, False
-        if self.timed or spent.again or spent.compiled != self.compiled:
+        if self.timed or spent.again or kind_of(spent.kind) != self.kind:
             late = self._learn_pass(spent, tokens)
-        passes = self.pass_costs[size_class(n) + len(BATCH_SIZES) * self.compiled]
+        passes = self.passes[size_class(n)]
         seconds = outcome.seconds / self.load.factor
         state = self.requests.get(request)
         without = max(0.0, seconds - self.reading / n)
@@ -191,8 +191,8 @@ class AutoPolicy(AutoState):
         n = spent.requests
         if n > 1:
             self.padded = spent.width > 0
-        if spent.compiled != self.compiled:
-            self._switch(spent.compiled)
+        if (kind := kind_of(spent.kind)) != self.kind:
+            self._switch(kind)
         self._check(spent.target, self.pass_cost(n).usual(tokens))
         passes, target, drafts = self.passes[size_class(n)], spent.target, tokens > n
         late = spent.again > 0 and not drafts
@@ -212,14 +212,19 @@ class AutoPolicy(AutoState):
         if self.doubted and usual:
             self.doubted = False
             if not usual / SAME_MACHINE < target < usual * SAME_MACHINE:
+                self.other_passes.clear()
+                self.other_drafts.clear()
+                self.by_kind.clear()
                 self.pass_costs = [PassCost() for _ in self.pass_costs]
                 self.draft_costs = [DraftCost() for _ in self.draft_costs]
                 self.pace = type(self.pace)()
 
-    def _switch(self, compiled: bool) -> None:
-        """Passes are compiled from now on, or no longer: costs known for the other way are kept apart."""
-        self.compiled, self.load.factor = compiled, 1.0
-        self.pace, self.guard = type(self.pace)(), type(self.guard)()
+    def _switch(self, kind: str) -> None:
+        """Passes are of another kind from now on: what is known of this kind counts again."""
+        self.by_kind[self.kind] = self.pace, self.guard
+        fresh = type(self.pace)(), type(self.guard)()
+        self.kind, self.load.factor = kind, 1.0
+        self.pace, self.guard = self.by_kind.get(kind, fresh)
 
     def restart(self) -> None:
         """The costs may be another machine's: the first pass will tell."""

@@ -130,7 +130,7 @@ class AutoRecorder:
                 call.longest = max(call.longest, drafted)
                 call.pending += 0 if self.looks_up[i] else notes.pending(i, notes.at)
                 call.seconds += spent.draft
-                call.compiled = spent.drafter_compiled
+                call.kind = spent.drafter_kind
                 call.drafts.append((drafted, asked))
         return list(calls.values())
 

@@ -182,11 +182,22 @@ class Skipping:
         return False
 
 
+SAVED = {"": 0, "compiled": 1}  # kinds of passes whose costs a state file has, and their places in it
+
+
+def kind_of(word: str) -> str:
+    """Return the kind of a pass under which its costs are kept: what follows a colon is its width, which the
+    costs know by tokens."""
+    kind = word.partition(":")[0]
+    return "" if kind == "eager" else kind
+
+
 @dataclass(slots=True)
 class AutoState:
     """What `auto` knows and how it may be changed: options, learned numbers, and the state of each request.
 
-    Costs of compiled and of eager passes are kept apart: `compiled` and `drafters_compiled` say which count.
+    Costs are kept by kind of pass: `kind` and `drafter_kinds` say which count, and `by_kind` has the rate and
+    the guard of the kinds before. Costs of the kinds in `SAVED` are learned numbers.
     `looks_up` says which drafters are lookups, known by their drafts; the recorder corrects it in the first
     round. `cascades` maps each cascade to the drafter that begins its drafts. `answer` is the mean length of
     answers. `owed` are seconds of reading again that the next draft is charged with. `reasons`, if it is a
@@ -222,10 +233,13 @@ class AutoState:
     measuring: bool = False
     reading: float = 0.0
     choices: int = 0
-    compiled: bool = False
+    kind: str = ""
     padded: bool = False
     planned: dict[int, list[Candidate]] = field(default_factory=dict)
-    drafters_compiled: list[bool] = field(init=False)
+    drafter_kinds: list[str] = field(init=False)
+    other_passes: dict[str, list[PassCost]] = field(default_factory=dict)
+    other_drafts: dict[tuple[int, str], DraftCost] = field(default_factory=dict)
+    by_kind: dict[str, tuple[Throughput, Guard]] = field(default_factory=dict)
     shares: list[float] = field(init=False)
     index: Mapping[tuple[int, int], int] = field(init=False)
     lengths: tuple[int, ...] = field(init=False)
@@ -235,9 +249,9 @@ class AutoState:
         n = len(self.drafters)
         self.skills = [self.new_skill() for _ in range(n)]
         self.calibrations = [Calibration() for _ in range(n)]
-        self.draft_costs = [DraftCost() for _ in range(2 * n)]  # of eager passes, then of compiled ones
-        self.pass_costs = [PassCost() for _ in (*BATCH_SIZES, *BATCH_SIZES)]
-        self.drafters_compiled = [False] * n
+        self.draft_costs = [DraftCost() for _ in SAVED for _ in range(n)]
+        self.pass_costs = [PassCost() for _ in SAVED for _ in BATCH_SIZES]
+        self.drafter_kinds = [""] * n
         self.shares = [1.0] * n
         self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
@@ -247,16 +261,26 @@ class AutoState:
     @property
     def passes(self) -> list[PassCost]:
         """Costs of target passes as they are run at present, by class of batch size."""
-        return self.pass_costs[len(BATCH_SIZES) :] if self.compiled else self.pass_costs[: len(BATCH_SIZES)]
+        n, kind = len(BATCH_SIZES), self.kind
+        if kind in SAVED:
+            return self.pass_costs[SAVED[kind] * n :][:n]
+        if kind not in self.other_passes:
+            self.other_passes[kind] = [PassCost() for _ in BATCH_SIZES]
+        return self.other_passes[kind]
 
     def pass_cost(self, batch: int) -> PassCost:
         """Return the costs of passes of this batch, or of the nearest size of batch that is known."""
-        cost = self.pass_costs[size_class(batch) + len(BATCH_SIZES) * self.compiled]
-        return cost if cost.sizes else nearest(self.passes, size_class(batch))
+        passes, at = self.passes, size_class(batch)
+        return passes[at] if passes[at].sizes else nearest(passes, at)
 
     def draft_cost(self, i: int) -> DraftCost:
         """Return the costs of a drafter as it is run at present."""
-        return self.draft_costs[i + len(self.drafters) if self.drafters_compiled[i] else i]
+        kind = self.drafter_kinds[i]
+        if kind in SAVED:
+            return self.draft_costs[i + SAVED[kind] * len(self.drafters)]
+        if (i, kind) not in self.other_drafts:
+            self.other_drafts[i, kind] = DraftCost()
+        return self.other_drafts[i, kind]
 
     def price(self, batch: int, matched: bool, passes: PassCost | None = None) -> float:
         """Return the tokens that a second is worth here: the recent rate, at least that of plain decoding."""
