@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from draftwise.core.outcomes import Grade, Outcome
 from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob, RoundRecord
 from draftwise.core.sampling import Sampling
+from draftwise.policies.recorders import full_information as grading
 from draftwise.policies.recorders.full_information import Grading
 from studies.theory.enumeration import (
     Chain,
@@ -90,6 +91,12 @@ def expected(p: Distribution, drafter: Chain | Picked, form: str) -> np.ndarray[
     for text, prob in texts(p, TOKENS):
         found += prob * np.array(losses(p, drafter, text, form=form))
     return found
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(grading, "STRETCH", SHORT)
+    yield
 
 
 def steady(seed: int, size: int = 2) -> Distribution:
