@@ -240,7 +240,7 @@ def layouts(parts: Mapping[str, Any]) -> dict[str, str]:
     """How many linear layers of each target or drafter that runs a model have which layout, by name."""
     descriptions = {}
     for name, part in parts.items():
-        model = getattr(part, "module", None) or getattr(getattr(part, "rows", None), "model", None)
+        model = getattr(part, "module", None) or getattr(getattr(part, "runner", None), "model", None)
         if isinstance(model, nn.Module):
             descriptions[name] = _said(model)
     return descriptions
