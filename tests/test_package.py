@@ -66,8 +66,9 @@ def test_the_wheel_runs_by_itself(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     code = (
-        "import draftwise, importlib.util; from draftwise.models import zoo; from draftwise.cli import main; "
-        "zoo.PACKAGE = 'absent'; print(draftwise.__file__); main(['models']); main(['policies', 'auto'])"
+        "import draftwise; from draftwise.models import smollm2, zoo; from draftwise.cli import main; "
+        "zoo.PACKAGE = smollm2.PACKAGE = 'absent'; print(draftwise.__file__); "
+        "main(['models']); main(['policies', 'auto'])"
     )
     path = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", code]

@@ -28,7 +28,8 @@ def test_plain_and_drafted_text_are_the_same(run: Run) -> None:
 
 
 def test_demo_finds_the_same_text(run: Run) -> None:
-    status, out, _ = run("demo", "--prompts", "2", "--max-new-tokens", "16", "--json", "--device", "cpu")
+    toys = ("--target", "zoo:target", "--device", "cpu")
+    status, out, _ = run("demo", *toys, "--prompts", "2", "--max-new-tokens", "16", "--json")
     row = json.loads(out)
     assert status == 0
     assert row["identical"] is True
