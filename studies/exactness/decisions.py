@@ -107,6 +107,11 @@ def cost_text(outcome: Any) -> str:
     if cost is None:
         return "None"
     numbers = {field.name: getattr(cost, field.name) for field in fields(cost)}
+    earlier = {"kind": "compiled", "drafter_kind": "drafter_compiled"}  # words that were truth values
+    numbers = {
+        earlier.get(name, name): value == "compiled" if name in earlier else value
+        for name, value in numbers.items()
+    }
     return "Spent(" + ", ".join(f"{name}={value!r}" for name, value in numbers.items()) + ")"
 
 
