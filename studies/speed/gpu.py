@@ -36,41 +36,15 @@ DRAFTERS = ("zoo:general", "ngram", "suffix")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync")
 COPIES = ("Memcpy DtoH", "Memcpy HtoD")
-SHAPES: dict[str, dict[str, Any]] = {
-    "Qwen3-0.6B": dict(
-        kind="Qwen3",
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
-        head_dim=128,
-        vocab_size=151936,
-        tie_word_embeddings=True,
-    ),
-    "Llama-3.2-1B": dict(
-        kind="Llama",
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=64,
-        vocab_size=128256,
-        tie_word_embeddings=True,
-    ),
-    "Qwen3-8B": dict(
-        kind="Qwen3",
-        hidden_size=4096,
-        intermediate_size=12288,
-        num_hidden_layers=36,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=128,
-        vocab_size=151936,
-        tie_word_embeddings=False,
-    ),
+SHAPES = {  # class, hidden and feed-forward size, layers, heads, those of keys, their size, vocabulary, tied
+    "Qwen3-0.6B": ("Qwen3", 1024, 3072, 28, 16, 8, 128, 151936, True),
+    "Llama-3.2-1B": ("Llama", 2048, 8192, 16, 32, 8, 64, 128256, True),
+    "Qwen3-8B": ("Qwen3", 4096, 12288, 36, 32, 8, 128, 151936, False),
 }
+SIZES = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings"),
+)
 Row = dict[str, Any]
 
 
@@ -114,15 +88,14 @@ def median_ms(function: Callable[[], object], *, repeats: int = 15, first: int =
     return round(sorted(times)[repeats // 2] * 1e3, 3)
 
 
-def model_of_shape(name: str, layers: int = 0) -> Any:
+def model_of_shape(name: str) -> Any:
     """Random weights in bfloat16 in the shape of a published model."""
     import torch
     import transformers
 
-    spec = dict(SHAPES[name])
-    kind = spec.pop("kind")
-    config = getattr(transformers, f"{kind}Config")(max_position_embeddings=8192, **spec)
-    config.num_hidden_layers = layers or config.num_hidden_layers
+    kind, *sizes = SHAPES[name]
+    config = getattr(transformers, f"{kind}Config")(**dict(zip(SIZES, sizes, strict=True)))
+    config.max_position_embeddings = 8192
     with torch.device("cuda"):
         torch.set_default_dtype(torch.bfloat16)
         model = getattr(transformers, f"{kind}ForCausalLM")(config)
