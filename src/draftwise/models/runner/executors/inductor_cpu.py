@@ -254,20 +254,25 @@ class Compiler:
         Returns whether that took time.
         """
         if self._found is not None and self.plan is not None:
-            try:
-                if isinstance(self._found, Unfit):
-                    raise self._found
-                self._trial = self._trial or guarded(try_out(self.runner, self._found))
-                next(self._trial)
-            except StopIteration as end:
-                self._adopt(self._found, end.value)
-            except Unfit as reason:
-                self._refuse(reason)
+            self._try_out(self._found)
             return True
         if self.runner.seconds > self.patience and self.plan is not None:
             self.state, self.patience = "eager; compiling", inf
             threading.Thread(target=self._compile, args=(self.plan,), daemon=True).start()
         return False
+
+    def _try_out(self, graph: InductorCpu | Unfit) -> None:
+        """Take the next step of the trial, and adopt or refuse the graph after the last."""
+        if isinstance(graph, Unfit):
+            self._refuse(graph)
+            return
+        try:
+            self._trial = self._trial or guarded(try_out(self.runner, graph))
+            next(self._trial)
+        except StopIteration as end:
+            self._adopt(graph, end.value)
+        except Unfit as reason:
+            self._refuse(reason)
 
     def _compile(self, plan: Blueprint) -> None:
         try:
