@@ -10,6 +10,7 @@ from typing import Any
 from .core.arms import NEVER, Arm, Context, Decision, HandOver, Stop
 from .core.drafts import NOTHING, Draft, Job, Signals, Verdict
 from .core.outcomes import Feedback, Grade, Outcome, RoundCost, Window
+from .core.passes import PassInfo, TargetInfo
 from .core.renamed import warn_renamed
 from .core.request import Request
 from .core.roles import (
@@ -19,6 +20,7 @@ from .core.roles import (
     Grader,
     Graders,
     Guesser,
+    Informed,
     Limited,
     Matcher,
     Pieces,
@@ -66,11 +68,13 @@ __all__ = [
     "Grading",
     "Guesser",
     "HandOver",
+    "Informed",
     "Job",
     "Limited",
     "Matcher",
     "Method",
     "Outcome",
+    "PassInfo",
     "Pieces",
     "Planner",
     "Policy",
@@ -87,6 +91,7 @@ __all__ = [
     "Signals",
     "Stop",
     "Target",
+    "TargetInfo",
     "TokenMask",
     "UserError",
     "Valuer",

@@ -135,7 +135,7 @@ def test_without_request_ids_rows_are_told_apart_by_their_texts() -> None:
     totals = proposer.follower.totals()
     assert not proposer.follower.open and totals["num_rounds"] > 50
     assert totals["drafters"]["ngram"]["num_accepted_tokens"] > 20
-    assert not proposer.follower.pool.drafters["zoo:general"].places
+    assert not proposer.follower.pool.drafters["zoo:general"].cached
 
 
 def test_a_drafted_token_of_raw_probability_a_quarter_counts_a_quarter(

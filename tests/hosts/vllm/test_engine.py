@@ -255,7 +255,7 @@ def test_random_aborts_lose_nothing_and_leave_nothing_behind(served: Any, plain:
     assert len(finished) > 80 and len(halfway) > 10 and not aborted.isdisjoint(finished)
     suffix: Any = follower.pool.drafters["suffix"]
     models: Any = follower.pool.drafters["zoo:general"]
-    assert not follower.open and not models.places and not suffix.texts
+    assert not follower.open and not models.cached and not suffix.texts
     assert not follower.pool._read and not follower._keys and not follower._rounds
 
 

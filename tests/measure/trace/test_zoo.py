@@ -83,4 +83,4 @@ def test_recording_frees_all_rows(models: Decoder, trace: Trace) -> None:
     target: Any = models.loop.target
     drafters: Any = models.loop.pool.drafters
     assert set(target.runner.request_ids) <= {-1} and set(drafters["zoo:code"].runner.request_ids) <= {-1}
-    assert not drafters["zoo:general"].places
+    assert not drafters["zoo:general"].cached

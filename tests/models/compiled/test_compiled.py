@@ -23,6 +23,7 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.models import verdicts
 from draftwise.models.compiled import heads, store, trial
 from draftwise.models.compiled.blueprint import Blueprint, Unfit
 from draftwise.models.native import kernels as panels
@@ -364,7 +365,7 @@ def test_a_graph_is_tried_in_the_background_while_texts_wait_for_two_passes_at_m
     monkeypatch.setattr(inductor_cpu, "PATIENCE", 0.0)
     monkeypatch.setattr(trial, "_timed", TIMED)
     monkeypatch.setattr(trial, "BUDGET", 0.0)
-    monkeypatch.setattr(trial.verdicts, "load", lambda *given: None)
+    monkeypatch.setattr(verdicts, "load", lambda *given: None)
     monkeypatch.setattr(timing.Timing, "pays", True)
     target, passes, forward = HFTarget(small()), list[bool](), ModelRunner.forward
     compile_runner(target, "auto")

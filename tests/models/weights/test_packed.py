@@ -22,6 +22,7 @@ from draftwise.models.threads import THREADS
 from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS, TURNED, PackedLinear, TurnedLinear
 from draftwise.models.weights.packed import arrange, layouts, pack_layers
+from draftwise.specs import parse_drafter
 
 
 class Bench:
@@ -401,7 +402,9 @@ def test_bench_notes_the_layouts() -> None:
     target: Any = Part(layers())
     small: Any = Part(nn.Linear(2, 2))
     arrange(target.module, True)
-    models = Models(target, None, None, frozenset(), ("small",), {"small": small}, lambda names: {})
+    models = Models(
+        target, None, None, frozenset(), (parse_drafter("small"),), {"small": small}, lambda names: {}
+    )
     assert models.layouts() == {
         "target": f"4 of 4 linear layers packed ({'onednn' if 'onednn' in NAMES else NAMES[0]} 4)",
         "small": "0 of 0 linear layers packed",

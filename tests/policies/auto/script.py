@@ -17,6 +17,7 @@ from draftwise.core import loop as loop_module
 from draftwise.core.drafts import Draft, Job, Signals, Verdict
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Grade
+from draftwise.core.passes import TargetInfo
 from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
 from draftwise.core.round import Round
@@ -80,6 +81,10 @@ class Target:
     padded: bool = False
     vocab_size: int = V
     max_length: int = 1 << 30
+    info: TargetInfo = field(default_factory=TargetInfo)
+
+    def __post_init__(self) -> None:
+        self.info.is_padded = self.padded
 
     def open(self, request: Request) -> None:
         pass
