@@ -92,6 +92,12 @@ class How(NamedTuple):
 class Passes:
     """Runs in place of a model: its logits at position p of a text lead to the text's token p + 1."""
 
+    training = False
+
+    def modules(self) -> Sequence[Any]:
+        """None: its weights never change."""
+        return ()
+
     def __init__(
         self, rows: Any, texts: Sequence[Sequence[int]], clock: Clock, price: Callable[[int], float], how: How
     ) -> None:
@@ -229,7 +235,8 @@ def main() -> None:
 
 
 def _ran(tree: Path, args: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    code = f"import runpy; runpy.run_path({str(Path(__file__))!r})['child']({args!r})"
+    study = tree.resolve() / "studies/speed/overhead.py"  # a tree's own, by its own names
+    code = f"import runpy; runpy.run_path({str(study)!r})['child']({args!r})"
     path = f"{tree.resolve() / 'src'}:{tree.resolve()}"
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)

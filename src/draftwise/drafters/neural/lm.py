@@ -168,7 +168,7 @@ class LMDrafter:
         logits, rows = self._catch_up(chains)
         size, sample = self.vocab_size, self.sample
         while True:
-            if self._draft_at_once(chains, logits, rows):
+            if self.runner.executor.drafts and self._draft_at_once(chains, logits, rows):
                 if all(chain.done for chain in chains):
                     return
                 logits = self._step(chains, rows)

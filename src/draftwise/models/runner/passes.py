@@ -81,6 +81,7 @@ class Executor:
 
     kind = "eager"
     buffers: tuple[int, int] | None = None
+    drafts = False  # whether `try_draft` may draft
 
     def try_run(self, runner: Any, given: PassInput) -> PassOutput | None:
         """Run a pass from its input, with all that belongs to it; None if the runner is to prepare it."""

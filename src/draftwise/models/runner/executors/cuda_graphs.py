@@ -98,7 +98,7 @@ class CudaGraphs(Executor):
         Unfit: the model's passes cannot be graphs.
     """
 
-    kind = "graph"
+    kind, drafts = "graph", True
 
     def __init__(
         self, runner: ModelRunner, *, capture: Capture, buffers: tuple[int, int] = (1, 2048)
