@@ -97,6 +97,16 @@ def test_rows_that_pad_a_pass_keep_what_they_hold() -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+def test_logits_stay_what_they_are_after_the_next_pass() -> None:
+    runner = ModelRunner(model("llama"))
+    use_graphs(runner)
+    runner.open(0)
+    logits = runner.forward(PassInput(0, [[3]], 1)).logits
+    before = logits.clone()
+    runner.forward(PassInput(0, [[4]], 1))
+    torch.testing.assert_close(logits, before)
+
+
 def test_buffers_stay_where_they_are_while_texts_come_and_go() -> None:
     runner = ModelRunner(model("llama"))
     executor = use_graphs(runner)
@@ -108,6 +118,35 @@ def test_buffers_stay_where_they_are_while_texts_come_and_go() -> None:
         runner.close(key)
     assert len(places) == 1
     assert executor.captures == 1
+
+
+def test_graphs_that_are_prepared_beside_an_open_text_leave_it_as_it_is() -> None:
+    """A drafter may ask for hidden states in the middle of a text, and graphs are captured again."""
+    made = model("llama")
+    eager, graphs = ModelRunner(made), ModelRunner(made)
+    for runner in (eager, graphs):
+        runner.open(0)
+        runner.forward(PassInput(0, [[3, 4, 5, 6, 7]], 1))
+    use_graphs(graphs, recorded=False).prepare(graphs)
+    ours, theirs = graphs.forward(PassInput(0, [[8]], 1)).logits, eager.forward(PassInput(0, [[8]], 1)).logits
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_after_a_capture_that_fails_other_passes_are_eager() -> None:
+    def fail(*given: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    made = model("llama")
+    eager, graphs = ModelRunner(made), ModelRunner(made)
+    executor = use_graphs(graphs, recorded=False)
+    for runner in (eager, graphs):
+        runner.open(0)
+        runner.forward(PassInput(0, [[3, 4]], 1))
+    executor.capture = fail
+    for given, kind in ((PassInput(0, [[5]], 1), "eager"), (PassInput(0, [[6, 7]], 2), "graph")):
+        ours, theirs = graphs.forward(given), eager.forward(given)
+        torch.testing.assert_close(ours.logits, theirs.logits)
+        assert ours.info.kind == kind
 
 
 def requests(seed: int) -> list[Request]:

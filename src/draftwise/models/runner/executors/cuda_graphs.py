@@ -186,7 +186,9 @@ class CudaGraphs(Executor):
         return output
 
     def prepare(self, runner: ModelRunner) -> None:
-        """Capture the likely passes of one text, before there is one."""
+        """Capture the likely passes of one text; nothing while there is one, whose row they would write to."""
+        if runner.request_ids:
+            return
         scratch = runner.scratch(self)
         scratch.cache = runner.cache
         scratch.open(0)
@@ -449,7 +451,7 @@ class Capturer:
         LOG.info("%s", self.state)
 
     def _use_graphs(self, runner: ModelRunner) -> str:
-        if len({p.device for p in runner.model.parameters()}) > 1 or hasattr(runner.model, "hf_device_map"):
+        if len({p.device for p in runner.model.parameters()}) > 1:
             raise Unfit("its weights are on several devices")
         begin, before = perf_counter(), torch.cuda.memory_allocated()
         finish(compare(runner, CudaGraphs(runner, capture=DeviceCapture())))
