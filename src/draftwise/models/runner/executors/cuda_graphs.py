@@ -186,7 +186,7 @@ class CudaGraphs(Executor):
         return output
 
     def prepare(self, runner: ModelRunner) -> None:
-        """Capture the likely passes of one text; nothing while there is one, whose row they would write to."""
+        """Capture the likely passes of one text; none beside an open one, whose row they would write to."""
         if runner.request_ids:
             return
         scratch = runner.scratch(self)
