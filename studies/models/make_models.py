@@ -99,19 +99,26 @@ def main() -> None:
     parser.add_argument("--pieces", type=int, default=1, help="parts of an update: 4 on a CPU")
     parser.add_argument("--together", type=int, default=16, help="prompts answered at once: 256 on a GPU")
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
     found = recipes(args.target, args.out, args.start)
-    names = args.only or list(found)
-    if unknown := set(names) - found.keys():
+    made = {name: (verb, scaled(options, args, verb)) for name, (verb, options) in found.items()}
+    make(made, args.only, args.out, only_answers=args.answers)
+
+
+def make(
+    found: dict[str, tuple[str, dict[str, Any]]], only: list[str], out: Path, *, only_answers: bool = False
+) -> None:
+    """Train the named models, or all, each in its folder of OUT."""
+    out.mkdir(parents=True, exist_ok=True)
+    if unknown := set(only) - found.keys():
         raise UserError(f"unknown model {sorted(unknown)[0]!r}: choose from {', '.join(found)}")
-    for name in names:
+    for name in only or list(found):
         verb, options = found[name]
-        run = read_options(KINDS[verb], None, scaled(options, args, verb))
-        if args.answers:
-            if isinstance(run, Training) and (folder := Folder(args.out / name)).claim(verb, run) is None:
+        run = read_options(KINDS[verb], None, options)
+        if only_answers:
+            if isinstance(run, Training) and (folder := Folder(out / name)).claim(verb, run) is None:
                 gather(run, folder, tell)
             continue
-        results = import_module(f"draftwise.train.{verb}").train(run, args.out / name, tell)
+        results = import_module(f"draftwise.train.{verb}").train(run, out / name, tell)
         print(name, {key: round(value, 3) for key, value in results["after"].items()}, flush=True)
 
 

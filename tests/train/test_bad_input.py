@@ -39,7 +39,6 @@ from tests.train.world import Options, silent
         (DrafterRun, {"precision": "int8"}, "precision=int8: choose from auto, float32, bfloat16"),
         (DrafterRun, {"device": "tpu"}, "device=tpu: choose from auto, cpu"),
         (EagleRun, {"drafted": 9}, "only EAGLE-3"),
-        (EagleRun, {"start": "zoo:eagle", "kind": "eagle3", "drafted": 9}, "those of zoo:eagle"),
         (EagleRun, {"depth": 0}, "depth=0"),
         (EagleRun, {"dtype": "int4"}, "dtype=int4"),
         (MedusaRun, {"heads": 0}, "heads=0"),

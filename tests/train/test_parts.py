@@ -12,14 +12,14 @@ import torch
 from draftwise import Decoder
 from draftwise.core.drafts import Signals
 from draftwise.errors import UserError
-from draftwise.models.heads.eagle import new_eagle
+from draftwise.models.heads.eagle import Eagle3, new_eagle
 from draftwise.models.heads.medusa import new_medusa
 from draftwise.models.load import load_model, load_tokenizer
 from draftwise.policies.classifiers.stopping import features
 from draftwise.train import classifier, steps, teacher, texts
 from draftwise.train.classifier import DiscoTask, weighted
 from draftwise.train.drafter import Distillation
-from draftwise.train.eagle import EagleTask, frequent
+from draftwise.train.eagle import EagleTask, frequent, redrafted
 from draftwise.train.folder import Material
 from draftwise.train.medusa import MedusaTask
 from draftwise.train.settings import (
@@ -288,12 +288,15 @@ def test_eagles_steps_at_once_are_its_steps_one_by_one(options: Options, eagle3:
                 states = torch.cat((states, after[:, -1:]), 1)
 
 
-@pytest.mark.parametrize("eagle3", [False, True])
-def test_eagles_gradient_is_that_of_the_formula(options: Options, eagle3: bool) -> None:
+@pytest.mark.parametrize(("eagle3", "drafted"), [(False, 0), (True, 0), (True, 9)])
+def test_eagles_gradient_is_that_of_the_formula(options: Options, eagle3: bool, drafted: int) -> None:
     """EAGLE (arXiv 2401.15077, section 3.2), step by step and pair by pair: smooth L1 and `share` of KL."""
     target = model("llama", seed=0)
     torch.manual_seed(3)
-    head = new_eagle(target, eagle3=eagle3)
+    head = new_eagle(target, eagle3=eagle3, drafted=drafted)
+    chosen = sorted(frequent(ANSWERS, drafted, VOCAB)) if drafted else list(range(VOCAB))
+    if isinstance(head, Eagle3) and drafted:
+        head.choose(chosen)
     given = {"depth": 2, "fading": 0.7, "share": 0.3, "noise": 0.0, "kind": "eagle3" if eagle3 else "eagle"}
     task = EagleTask(EagleRun(**options(**DOUBLE, **given)), head, material(target), silent)
     found = gradient(head, task.loss([0, 2], torch.Generator()))
@@ -311,7 +314,8 @@ def test_eagles_gradient_is_that_of_the_formula(options: Options, eagle3: bool) 
                 states = torch.cat((states, head(ids[:, 1 : place + 1], states)[:, -1:]), 1)
                 if begin + 2 < len(one.prompt) or place + 1 >= len(one.text):
                     continue  # a draft counts where all of its tokens are the answer's
-                p, q = out.logits[0, place].log_softmax(-1), head.logits(states[0, -1]).log_softmax(-1)
+                p = out.logits[0, place, chosen].log_softmax(-1)
+                q = head.logits(states[0, -1]).log_softmax(-1)
                 steps[depth].append((p.exp() * (p - q)).sum())
                 apart = (states[0, -1] - out.hidden_states[-1][0, place]).abs()
                 near[depth].append(torch.where(apart < 1, apart**2 / 2, apart - 0.5).mean())
@@ -345,6 +349,23 @@ def test_medusas_gradient_is_that_of_the_formula(options: Options) -> None:
     assert float((found - wanted).norm()) < 1e-5 * float(wanted.norm())  # the loss is taken in float32
 
 
+def test_a_head_that_drafts_from_other_tokens_keeps_what_it_knows_of_them() -> None:
+    """Logits of tokens that both have are the same; those of new tokens come from the target's own rows."""
+    target = model("llama", seed=0)
+    torch.manual_seed(3)
+    head = new_eagle(target, eagle3=True, drafted=9).float()
+    head.choose([0, 2, 3, 5, 7, 8, 11, 12, 13])
+    made = redrafted(head, target, [12, 4, 5, 2])
+    assert made.ids is not None and made.ids.tolist() == [2, 4, 5, 12]
+    tokens, states = torch.tensor([[3, 8, 4]]), torch.randn(1, 3, head.config.hidden_size)
+    with torch.no_grad():
+        old, new = (some.logits(some(tokens, states)) for some in (head, made))
+        normed = made.norm(made(tokens, states))
+    assert torch.allclose(new[..., [0, 2, 3]], old[..., [1, 3, 7]], atol=1e-6)
+    own = normed @ target.get_output_embeddings().weight[4].to(normed)
+    assert torch.allclose(new[..., 1], own, atol=1e-5)
+
+
 def test_the_most_frequent_tokens() -> None:
     assert frequent(ANSWERS, 3, VOCAB) == [4, 3, 8]
     assert len(set(frequent(ANSWERS, 20, VOCAB))) == 20
@@ -359,8 +380,9 @@ def test_answers_are_the_targets_own(world: Path, tmp_path: Path, options: Optio
     to_learn, held = texts.prompts(run)
     assert len(held) == 6 and len(to_learn) == 18
     assert not {p.text for p in held} & {p.text for p in to_learn}
-    encoded = texts.encoded(run, to_learn[:5], target, tokenizer)
-    found = texts.answers(run, encoded, target, tokenizer, tmp_path / "a.jsonl", silent)
+    writer = texts.Writer(target, tokenizer)
+    encoded = texts.encoded(run, to_learn[:5], writer)
+    found = texts.answers(run, encoded, writer, tmp_path / "a.jsonl", silent)
     assert [one.temperature for one in found] == [0.0, 1.0] * 5
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
     for one, ids in zip(found[::2], sorted(encoded, key=len), strict=True):
@@ -369,20 +391,51 @@ def test_answers_are_the_targets_own(world: Path, tmp_path: Path, options: Optio
     assert any(a.tokens != b.tokens for a, b in zip(found[::2], found[1::2], strict=True))
     lines = (tmp_path / "a.jsonl").read_bytes()
     (tmp_path / "a.jsonl").write_bytes(lines[:-7])  # as a killed run leaves it
-    again = texts.answers(run, encoded, target, tokenizer, tmp_path / "a.jsonl", silent)
+    again = texts.answers(run, encoded, writer, tmp_path / "a.jsonl", silent)
     assert again == found and (tmp_path / "a.jsonl").read_bytes() == lines
 
 
-def test_answers_to_other_prompts_are_refused(world: Path, tmp_path: Path, options: Options) -> None:
+def test_answers_are_shared_by_trainings_on_other_prompts(
+    world: Path, tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, path = DrafterRun(**options(temperatures=(0.0, 1.0))), tmp_path / "a.jsonl"
+    target, tokenizer = load_model(str(world / "target")), load_tokenizer(str(world / "target"))
+    writer = texts.Writer(target, tokenizer)
+    asked: list[int] = []
+    decode = texts._decode
+    monkeypatch.setattr(
+        texts, "_decode", lambda run, batch, *rest: asked.append(len(batch)) or decode(run, batch, *rest)
+    )
+    first = texts.answers(run, [[3, 4, 5], [6, 7]], writer, path, silent)
+    both = texts.answers(run, [[8, 9], [3, 4, 5]], writer, path, silent)
+    assert sum(asked) == 6, "four answers, and two to the prompt that was new"
+    assert both[2:] == first[2:] and both[0].prompt == (8, 9)
+    assert texts.answers(run, [[6, 7]], writer, path, silent) == first[:2] and sum(asked) == 6
+
+
+def test_answers_of_other_trainings_are_refused(world: Path, tmp_path: Path, options: Options) -> None:
     run = DrafterRun(**options())
     target, tokenizer = load_model(str(world / "target")), load_tokenizer(str(world / "target"))
-    texts.answers(run, [[3, 4, 5]], target, tokenizer, tmp_path / "a.jsonl", silent)
-    for other, ids in ((run, [[3, 4]]), (DrafterRun(**options(seed=3)), [[3, 4, 5]])):
-        with pytest.raises(UserError, match=r"differ in (prompts|seed)"):
-            texts.answers(other, ids, target, tokenizer, tmp_path / "a.jsonl", silent)
-    (tmp_path / "b.jsonl").write_text("no json\n")
-    with pytest.raises(UserError, match="no file of answers"):
-        texts.answers(run, [[3]], target, tokenizer, tmp_path / "b.jsonl", silent)
+    writer = texts.Writer(target, tokenizer)
+    texts.answers(run, [[3, 4, 5]], writer, tmp_path / "a.jsonl", silent)
+    for change in ({"max_new_tokens": 5}, {"seed": 3}):
+        with pytest.raises(UserError, match=f"differ in {next(iter(change))}"):
+            texts.answers(DrafterRun(**options(**change)), [[3, 4, 5]], writer, tmp_path / "a.jsonl", silent)
+    for damaged in ("no json\n", '{"format": "draftwise-answers"}\n[[3, 4]]\n'):
+        (tmp_path / "b.jsonl").write_text(damaged)
+        with pytest.raises(UserError, match="no file of answers"):
+            texts.answers(run, [[3]], writer, tmp_path / "b.jsonl", silent)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_answers_are_written_in_bfloat16_if_batches_are_read_in_one_pass(world: Path, together: bool) -> None:
+    target, tokenizer = load_model(str(world / "target")), load_tokenizer(str(world / "target"))
+    assert texts.Writer(target, tokenizer).decoder().loop.target.runner.model is target
+    writer = texts.Writer(target, tokenizer, half=True)
+    writer.probed.loop.target.runner.together = together
+    model = writer.decoder().loop.target.runner.model
+    assert (model.dtype == torch.bfloat16, model is target) == (together, not together)
+    assert target.dtype == torch.float32 and writer.decoder().loop.target.runner.model is model
 
 
 def test_one_domain_or_all(options: Options) -> None:

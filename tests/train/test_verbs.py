@@ -152,6 +152,16 @@ def test_eagle_goes_on_from_a_head(
     assert found["log"][-1] != found["log"][0]
 
 
+def test_eagle_goes_on_with_fewer_tokens(world: Path, tmp_path: Path, options: Options) -> None:
+    plain = options(dtype="float32", kind="eagle3")
+    eagle.train(EagleRun(**plain, drafted=12), tmp_path / "first", silent)
+    run = EagleRun(**plain | {"start": str(tmp_path / "first"), "drafted": 6, "steps": 5})
+    eagle.train(run, tmp_path / "second", silent)
+    made = load_eagle(tmp_path / "second", load_model(str(world / "target")))
+    assert made.ids is not None and len(made.ids) == 6
+    drafts(world, f"eagle:{tmp_path / 'second'}")
+
+
 def test_a_head_of_the_other_kind_is_no_start(world: Path, tmp_path: Path, options: Options) -> None:
     eagle.train(EagleRun(**options(steps=1)), tmp_path / "first", silent)
     run = EagleRun(**options(start=str(tmp_path / "first"), kind="eagle3", steps=1))

@@ -5,6 +5,8 @@ drafts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ from torch.nn import functional as F
 from transformers import DynamicCache
 
 from ..errors import UserError
-from ..models.heads.eagle import Eagle, Eagle3, load_eagle, new_eagle
+from ..models.heads.eagle import Eagle, Eagle3, beside, load_eagle, new_eagle
 from .folder import Material
 from .results import Session, run_training
 from .settings import EagleRun
-from .teacher import DistillationTask, Read, distance
+from .teacher import DistillationTask, Read
 from .texts import Answer, Tell
 
 
@@ -40,10 +42,13 @@ class EagleTask(DistillationTask):
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         read = self.teacher.read([self.answers[i] for i in examples], self.run.context)
         noise = torch.rand(read.features.shape, generator=rng).to(read.features) - 0.5
-        parts = []
+        p, parts = self._target_logits(read).float().softmax(-1), []
+        entropy = torch.special.entr(p).sum(-1)
         for depth, states in enumerate(self._unrolled(read, read.features + 2 * self.run.noise * noise)):
-            counted, p, tokens = self._wanted(read, depth)
-            lost = distance("kl", self.model.logits(states[counted]), p, tokens)
+            counted = counted_pairs(read.predicted, depth)
+            here = _within(read, counted)
+            crossed = F.cross_entropy(self.model.logits(states[counted]).float(), p[here])
+            lost = crossed - entropy[here].mean()  # the divergence, with p's logarithm taken once
             if not self.run.eagle3:
                 near = F.smooth_l1_loss(states[counted].float(), read.states[:, 1:][counted].float())
                 lost = near + self.run.share * lost
@@ -55,26 +60,30 @@ class EagleTask(DistillationTask):
         matches: dict[int, list[Tensor]] = {}
         for some in self.held_out:
             read = self.teacher.read(some)
+            wanted = self._target_logits(read).argmax(-1)
             for depth, states in enumerate(self._unrolled(read, read.features)):
-                counted, p, _ = self._wanted(read, depth)
-                same = self.model.logits(states[counted]).argmax(-1) == p.argmax(-1)
+                counted = counted_pairs(read.predicted, depth)
+                same = self.model.logits(states[counted]).argmax(-1) == wanted[_within(read, counted)]
                 matches.setdefault(depth, []).append(same.float())
         return {f"agreement {k + 1}": float(torch.cat(some).mean()) for k, some in matches.items()}
 
-    def _wanted(self, read: Read, depth: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Which pairs have a loss at a depth, the target's logits after them, and the next tokens.
+    @torch.no_grad()
+    def _target_logits(self, read: Read) -> Tensor:
+        """The target's logits of the drafted vocabulary, after each pair whose next token is the answer's."""
+        states = read.states[:, 1:][read.predicted[:, 1:]]
+        return F.linear(states, *self._drafted_rows) if self._drafted_rows else self._all_logits(states)
 
-        A pair counts if all tokens of its draft belong to the answer.
-        """
-        counted = read.predicted[:, 1:].clone()
-        if depth:
-            counted[:, depth:] &= read.predicted[:, 1:-depth]
-            counted[:, :depth] = False
-        with torch.no_grad():
-            p = self.model.shared[1](read.states[:, 1:][counted])
-            if self.model.ids is not None:
-                p = p[:, self.model.ids]
-        return counted, p, read.ids.roll(-1, 1)[:, 1:][counted]
+    def _all_logits(self, states: Tensor) -> Tensor:
+        logits: Tensor = self.model.shared[1](states)
+        return logits if self.model.ids is None else logits[:, self.model.ids]
+
+    @cached_property
+    def _drafted_rows(self) -> tuple[Tensor, Tensor | None] | None:
+        """The rows of the target's output layer that are drafted from; None if it must be called whole."""
+        layer, ids = self.model.shared[1], self.model.ids
+        if ids is None or type(layer) is not torch.nn.Linear:
+            return None
+        return layer.weight[ids], None if layer.bias is None else layer.bias[ids]
 
     def _unrolled(self, read: Read, features: Tensor) -> list[Tensor]:
         """The head's states after each pair, at each depth: a list of tensors (answers, pairs, width).
@@ -90,6 +99,20 @@ class EagleTask(DistillationTask):
             unrolled.append(after)
             states = after.roll(1, 1)
         return unrolled
+
+
+def counted_pairs(predicted: Tensor, depth: int) -> Tensor:
+    """Which pairs have a loss at a depth: all tokens of their draft are the answer's; (answers, pairs)."""
+    counted = predicted[:, 1:].clone()
+    if depth:
+        counted[:, depth:] &= predicted[:, 1:-depth]
+        counted[:, :depth] = False
+    return counted
+
+
+def _within(read: Read, counted: Tensor) -> Tensor:
+    """Of the pairs that count at depth 0, which count here."""
+    return counted[read.predicted[:, 1:]]
 
 
 def sight(pairs: int, depth: int) -> Tensor:
@@ -120,6 +143,8 @@ def _train(session: Session[EagleRun]) -> dict[str, Any]:
     head = started(run, material.target) if run.start else _fresh(run, material)
     if run.start:
         before = session.folder.once("before", lambda: session.measure(f"eagle:{run.start}"))
+        if isinstance(head, Eagle3) and run.drafted:
+            head = redrafted(head, material.target, frequent(material.answers, run.drafted, head.vocab_size))
     log = session.take_steps(EagleTask(run, head, material, session.tell))
     return session.deliver_head("eagle", head, log, before)
 
@@ -143,7 +168,38 @@ def _fresh(run: EagleRun, material: Material) -> Eagle:
         head = new_eagle(material.target, eagle3=run.eagle3, drafted=run.drafted).float()
     if isinstance(head, Eagle3) and run.drafted:
         head.choose(frequent(material.answers, run.drafted, head.vocab_size))
+    if isinstance(head, Eagle3):
+        start_from_target(head)
     return head
+
+
+@torch.no_grad()
+def redrafted(head: Eagle3, target: Any, ids: Sequence[int]) -> Eagle3:
+    """A copy of a head that drafts from other tokens: rows that it lacks are the target's own."""
+    config = deepcopy(head.config)
+    config.draft_vocab_size = len(ids)
+    own = tuple(name for name in ("embed_tokens", "lm_head") if hasattr(head, name))
+    new = beside(type(head)(config, target, own=own), target).float()
+    apart = ("lm_head.weight", "d2t", "t2d")
+    new.load_state_dict({k: v for k, v in head.state_dict().items() if k not in apart}, strict=False)
+    new.choose(ids)
+    start_from_target(new)
+    old = {
+        int(token): row for row, token in enumerate(range(head.vocab_size) if head.ids is None else head.ids)
+    }
+    kept = [(row, old[token]) for row, token in enumerate(sorted(ids)) if token in old]
+    rows, sources = (torch.tensor(some, device=new.lm_head.weight.device) for some in zip(*kept, strict=True))
+    new.lm_head.weight[rows] = head.lm_head.weight[sources]
+    return new
+
+
+@torch.no_grad()
+def start_from_target(head: Eagle3) -> None:
+    """Copy the target's own rows to the head's output layer, a better start than random ones."""
+    weight = head.shared[1].weight
+    rows = weight if head.ids is None else weight[head.ids]
+    if rows.shape == head.lm_head.weight.shape:
+        head.lm_head.weight.copy_(rows)
 
 
 def frequent(answers: Sequence[Answer], n: int, vocab_size: int) -> list[int]:

@@ -19,7 +19,7 @@ from ..inputs import parse_json
 from ..models.load import check_vocabulary, load_model, load_tokenizer
 from .settings import Run, Training, as_plain, check_packages
 from .steps import in_half, on_cpu
-from .texts import Answer, Budget, Tell, answers, encoded, prompts, write_atomically
+from .texts import Answer, Budget, Tell, Writer, answers, encoded, prompts, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +151,14 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     to_learn, held_prompts = prompts(run)
     trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
     tokenizer = load_tokenizer(run.target, **trust)
-    dtype = "auto" if in_half(run) and not on_cpu(run) else "float32"  # float32 decodes faster on a CPU
+    dtype = "auto" if in_half(run) and not on_cpu(run) else "float32"  # speed is measured in float32 on a CPU
     target = load_model(run.target, dtype=dtype, device=run.device, **trust)
     target.requires_grad_(False)
-    learning, measuring = (encoded(run, some, target, tokenizer) for some in (to_learn, held_prompts))
+    writer = Writer(target, tokenizer, half=in_half(run))
+    learning, measuring = (encoded(run, some, writer) for some in (to_learn, held_prompts))
     path = Path(run.answers).expanduser() if run.answers else folder.work / "answers.jsonl"
     budget, every = Budget(run.minutes, folder.work / "seconds.json"), [*measuring, *learning]
-    texts = answers(run, every, target, tokenizer, path, tell, first=len(measuring), budget=budget)
+    texts = answers(run, every, writer, path, tell, first=len(measuring), budget=budget)
     apart = {tuple(ids) for ids in measuring}
     return Material(
         target=target,

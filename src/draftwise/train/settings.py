@@ -140,7 +140,11 @@ class EagleRun(Training):
     kind: str = option(
         "eagle", "eagle, or eagle3: features of three layers, its own output layer.", ("eagle", "eagle3")
     )
-    drafted: int = option(0, "EAGLE-3: tokens that it drafts from, the most frequent ones; 0 = all.", NATURAL)
+    drafted: int = option(
+        0,
+        "EAGLE-3: tokens that it drafts from, the most frequent ones; 0 = all, or those of --start.",
+        NATURAL,
+    )
     context: int = option(
         0, "Tokens of the prompt that it sees while it learns, the last ones; 0 = all.", NATURAL
     )
@@ -158,8 +162,6 @@ class EagleRun(Training):
             raise UserError(
                 f"drafted={self.drafted}: only EAGLE-3 drafts from fewer tokens; add --kind eagle3"
             )
-        if self.drafted and self.start:
-            raise UserError(f"drafted={self.drafted}: the tokens are those of {self.start}; leave it out")
 
     @property
     def eagle3(self) -> bool:

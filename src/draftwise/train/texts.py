@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import Any, Protocol
+
+import torch
 
 from ..core.request_round import unfailed
 from ..core.roles import window_of
@@ -23,7 +27,7 @@ from .settings import Run, Training
 
 ANSWERS = 0.4  # the share of a training's minutes that the target may spend on answers
 STEPS = 0.95  # and until when steps are taken; measuring takes the rest
-FORMAT, VERSION = "draftwise-answers", 2
+FORMAT, VERSION = "draftwise-answers", 3
 WANTED = 'write {"prompt": "..."} or {"turns": ["..."]} on each line, "domain" beside it if you like'
 
 Job = tuple[list[int], float, int]
@@ -141,11 +145,38 @@ def _read(path: Path) -> Iterator[Prompt]:
         yield Prompt(text, str(row.get("domain", row.get("category", ""))), source)
 
 
+class Writer:
+    """Writes the answers: the target, on a CPU as a copy in bfloat16 if that is faster (`half`).
+
+    A batch in bfloat16 may round a near tie otherwise than a single text, which training data can bear, so
+    the copy is not probed for it. A target whose texts cannot share a pass in float32 is not copied.
+    """
+
+    def __init__(self, target: Any, tokenizer: Any, *, half: bool = False) -> None:
+        self.target, self.tokenizer, self.half = target, tokenizer, half
+
+    @cached_property
+    def probed(self) -> Decoder:
+        """A decoder of the target itself."""
+        return Decoder.from_pretrained(self.target, tokenizer=self.tokenizer, policy="none")
+
+    def decoder(self) -> Decoder:
+        """A decoder with no requests, for one batch."""
+        copied = self._model is not self.target
+        how: dict[str, Any] = {"probe": False, "compile": "off"} if copied else {}
+        return Decoder.from_pretrained(self._model, tokenizer=self.tokenizer, policy="none", **how)
+
+    @cached_property
+    def _model(self) -> Any:
+        runner = getattr(self.probed.loop.target, "runner", None)
+        copied = self.half and self.target.dtype == torch.float32 and getattr(runner, "together", False)
+        return deepcopy(self.target).to(torch.bfloat16) if copied else self.target
+
+
 def answers(
     run: Training,
     encoded: Sequence[Sequence[int]],
-    target: Any,
-    tokenizer: Any,
+    writer: Writer,
     path: Path,
     tell: Tell,
     *,
@@ -154,23 +185,26 @@ def answers(
 ) -> list[Answer]:
     """Every prompt answered at every temperature, by the project's own decoder, and stored in a file.
 
+    What the file already has is not answered again, so trainings on other prompts of one target can share it.
     Prompts are answered in batches, each decoded independently and written as one line, so a run that is
     killed and resumed writes exactly the same text. The `first` prompts are answered before all others; where
     the time for answers is over, the rest of the others have none.
 
     Raises:
-        UserError: the file exists and holds other prompts, another target's text, or is damaged.
+        UserError: the file exists and holds another target's text, or is damaged.
     """
     jobs = [(list(ids), t, i) for i, ids in enumerate(encoded) for t in run.temperatures]
     split = first * len(run.temperatures)
     needed = _batches(jobs[:split], run.together)
     others = _batches(jobs[split:], run.together)
     Random(f"batches {run.seed}").shuffle(others)  # so that those answered in time are of all lengths
-    batches = needed + others
-    done = _finished(path, _header(run, encoded, target, first), len(batches))
-    finished = sum(map(len, batches[: len(done)]))
+    known = _finished(path, _header(run, writer.target))
+    finished = sum(_key(job) in known for job in jobs)
     with path.open("a", encoding="utf-8") as file:
-        for number in range(len(done), len(batches)):
+        for number, batch in enumerate([*needed, *others]):
+            missing = [job for job in batch if _key(job) not in known]
+            if not missing:
+                continue
             left: dict[str, float] = {}
             if budget is not None and budget.is_limited:
                 budget.save()
@@ -181,15 +215,17 @@ def answers(
             def count(ended: int, before: int = finished, left: dict[str, float] = left) -> None:
                 tell("Target answers", before + ended, len(jobs), **left)
 
-            done.append(_decode(run, batches[number], target, tokenizer, count))
-            finished += len(batches[number])
-            file.write(json.dumps(done[-1]) + "\n")
+            found = dict(zip(map(_key, missing), _decode(run, missing, writer.decoder(), count), strict=True))
+            known |= found
+            finished += len(missing)
+            file.write(json.dumps(found) + "\n")
             file.flush()
             os.fsync(file.fileno())
     tell("Target answers", finished, finished)
-    pairs = [pair for row in zip(batches, done, strict=False) for pair in zip(*row, strict=True)]
-    pairs.sort(key=lambda pair: (len(pair[0][0]), pair[0][2], run.temperatures.index(pair[0][1])))
-    return [Answer(tuple(ids), tuple(tokens), t) for (ids, t, _), tokens in pairs if tokens]
+    jobs.sort(key=lambda job: (len(job[0]), job[2], run.temperatures.index(job[1])))
+    return [
+        Answer(tuple(ids), tuple(tokens), t) for ids, t, i in jobs if (tokens := known.get(_key((ids, t, i))))
+    ]
 
 
 def _batches(jobs: Sequence[Job], size: int) -> list[list[Job]]:
@@ -198,24 +234,25 @@ def _batches(jobs: Sequence[Job], size: int) -> list[list[Job]]:
     return [order[at : at + size] for at in range(0, len(order), size)]
 
 
-def _header(run: Training, encoded: Sequence[Sequence[int]], target: Any, first: int) -> dict[str, Any]:
+def _key(job: Job) -> str:
+    """What an answer is found by: a digest of the prompt and the temperature."""
+    ids, temperature, _ = job
+    return sha256(f"{list(ids)} {temperature}".encode()).hexdigest()[:20]
+
+
+def _header(run: Training, target: Any) -> dict[str, Any]:
     """The header of a file of answers: if any of it changes, it is another file."""
     return {
         "format": FORMAT,
         "version": VERSION,
         "target": model_fingerprint(target),
-        "prompts": sha256(json.dumps([list(ids) for ids in encoded]).encode()).hexdigest(),
-        "temperatures": list(run.temperatures),
         "max_new_tokens": run.max_new_tokens,
-        "together": run.together,
         "seed": run.seed,
-        "order": "length",
-        "first": first,
     }
 
 
-def _finished(path: Path, header: dict[str, Any], most: int) -> list[list[list[int]]]:
-    """The finished batches; an incomplete last line of a killed run is cut off."""
+def _finished(path: Path, header: dict[str, Any]) -> dict[str, list[int]]:
+    """The answers of the finished batches; an incomplete last line of a killed run is cut off."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         write_atomically(path, json.dumps(header) + "\n")
@@ -226,26 +263,25 @@ def _finished(path: Path, header: dict[str, Any], most: int) -> list[list[list[i
     try:
         written, *batches = [json.loads(line) for line in complete.splitlines()]
         other = [key for key in header if written.get(key) != header[key]]
-    except (ValueError, AttributeError):
+        known = {key: list(map(int, tokens)) for batch in batches for key, tokens in batch.items()}
+    except (ValueError, AttributeError, TypeError):
         raise UserError(f"{path} is no file of answers: remove it, or name another with --answers") from None
     if other:
         raise UserError(
             f"the answers in {path} differ in {', '.join(other)}: remove the file, or name another "
             "with --answers"
         )
-    if len(batches) > most:
-        raise UserError(f"{path} holds {len(batches)} batches where {most} are wanted: remove it")
-    return batches
+    return known
 
 
 def _decode(
-    run: Training, batch: Sequence[Job], target: Any, tokenizer: Any, count: Callable[[int], None]
+    run: Training, batch: Sequence[Job], decoder: Decoder, count: Callable[[int], None]
 ) -> list[list[int]]:
     """The tokens of each answer of a batch; `count` is told how many have ended."""
-    decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
     places, out = dict[int, int](), [list[int]() for _ in batch]
-    for place, (ids, temperature, number) in enumerate(batch):
-        seed = int(sha256(f"{run.seed} {number} {temperature}".encode()).hexdigest()[:8], 16)
+    for place, job in enumerate(batch):
+        ids, temperature, _ = job
+        seed = int(sha256(f"{run.seed} {_key(job)}".encode()).hexdigest()[:8], 16)
         sampling = Sampling(
             max_new_tokens=run.max_new_tokens, temperature=temperature, eos=decoder.eos, seed=seed
         )
@@ -259,13 +295,13 @@ def _decode(
     return out
 
 
-def encoded(run: Training, prompts: Sequence[Prompt], target: Any, tokenizer: Any) -> list[list[int]]:
+def encoded(run: Training, prompts: Sequence[Prompt], writer: Writer) -> list[list[int]]:
     """The prompts as tokens; prompts that leave no room for an answer are left out.
 
     Raises:
         UserError: none fits.
     """
-    decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
+    decoder = writer.probed
     window = window_of(decoder.loop.target) - run.max_new_tokens
     texts = [decoder.encode(p.text, chat=not run.raw) for p in prompts]
     fitting = [ids for ids in texts if len(ids) < window]

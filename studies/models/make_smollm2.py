@@ -1,0 +1,63 @@
+"""Make the bundled drafters of SmolLM2-135M-Instruct, with the commands of `draftwise train`.
+
+    python -m studies.models.make_smollm2 --data DATA --out OUT
+    python -m studies.models.make_smollm2 --data DATA --out OUT --only smollm2-eagle3
+
+`--data` holds `gsm8k/train.jsonl` and so on, from which `chat_prompts` makes prompts as people write them; the
+target answers each once, greedily. Then an EAGLE-3 head for all of them, its four specialists, and Medusa
+heads. After an interruption the same command continues.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from studies.common.command import command, listed, start
+from studies.models.chat_prompts import make_prompts, write_prompts
+from studies.models.make_models import LICENCE, make
+
+PAGE = "docs/reference/zoo.md"
+TARGET = "zoo:smollm2"
+SPECIALISTS = ("code", "math", "translation", "text")
+COMMON = {
+    "target": TARGET,
+    "licence": LICENCE,
+    "temperatures": (0.0,),
+    "max_new_tokens": 128,
+    "together": 128,
+    "held_out": 64,
+    "remember": 10.0,
+}
+HEAD = {"kind": "eagle3", "context": 96, "depth": 4, "batch": 8, "noise": 0.0}
+
+
+def recipes(out: Path) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every drafter's verb and options, in the order in which they are made."""
+    common = COMMON | {"data": (str(out / "prompts.jsonl"),), "answers": str(out / "answers.jsonl")}
+    general = {"drafted": 8192, "steps": 1300, "rate": 1e-3}
+    made: dict[str, tuple[str, dict[str, Any]]] = {"smollm2-eagle3": ("eagle", common | HEAD | general)}
+    own = {"drafted": 2048, "steps": 150, "rate": 3e-4, "held_out": 40, "start": str(out / "smollm2-eagle3")}
+    for domain in SPECIALISTS:
+        made[f"smollm2-{domain}"] = ("eagle", common | HEAD | own | {"domain": domain})
+    medusa = {"tied": True, "heads": 4, "steps": 400, "batch": 16, "pieces": 2, "rate": 2e-3}
+    made["smollm2-medusa"] = ("medusa", common | medusa)
+    return made
+
+
+def main() -> None:
+    """Make them one after the other."""
+    parser = command(__doc__, PAGE)
+    parser.add_argument("--data", type=Path, required=True, help="the folder with the training text")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to make")
+    parser.add_argument("--only", type=listed, default=[], help="comma-separated names; default: all")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the prompts")
+    args = parser.parse_args()
+    file = args.out / "prompts.jsonl"
+    if not file.exists():
+        write_prompts(make_prompts(args.data, scale=args.scale), file)
+    make(recipes(args.out), args.only, args.out)
+
+
+if __name__ == "__main__":
+    start(main)
