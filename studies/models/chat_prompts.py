@@ -17,6 +17,7 @@ from draftwise.train.texts import write_atomically
 
 Row = dict[str, str]
 OWN = "Draftwise (templates)"
+REQUESTED = 700  # requests that are trained on, of the 960 that there are
 
 REQUESTS = (
     "Explain {} to a ten-year-old child.",
@@ -52,12 +53,12 @@ TOPICS = (
 )
 
 
-def make_prompts(data: Path, seed: int = 0, scale: float = 1.0) -> list[Row]:
-    """Draw prompts from `DATA/NAME/train.jsonl`, in an order that depends only on the seed."""
+def make_prompts(data: Path, split: str = "train", seed: int = 0, scale: float = 1.0) -> list[Row]:
+    """Draw prompts from `DATA/NAME/SPLIT.jsonl`, train or test, in an order that follows from the seed."""
     rng = Random(f"chat prompts {seed}")
     rows: list[Row] = []
     for name, domain, count, write in _PARTS:
-        texts = [json.loads(line) for line in (data / name / "train.jsonl").open(encoding="utf-8")]
+        texts = [json.loads(line) for line in (data / name / f"{split}.jsonl").open(encoding="utf-8")]
         rng.shuffle(texts)
         made = ((write(one, rng), str(one.get("source", name))) for one in texts)
         usable = [(text, source) for text, source in made if text]
@@ -67,9 +68,17 @@ def make_prompts(data: Path, seed: int = 0, scale: float = 1.0) -> list[Row]:
         ]
     asked = [one.format(topic) for one in REQUESTS for topic in TOPICS]
     rng.shuffle(asked)
-    rows += [{"prompt": one, "domain": "text", "source": OWN} for one in asked[: round(700 * scale)]]
+    if split != "train":
+        asked = asked[::-1]
+    rows += [{"prompt": one, "domain": "text", "source": OWN} for one in asked[: round(REQUESTED * scale)]]
     rng.shuffle(rows)
     return rows
+
+
+def make_test_prompts(data: Path, seed: int = 0, scale: float = 0.04) -> list[Row]:
+    """Draw prompts from the test splits, less all that training has."""
+    known = {row["prompt"] for row in make_prompts(data, seed=seed)}
+    return [row for row in make_prompts(data, "test", seed, scale) if row["prompt"] not in known]
 
 
 def _code(row: Any, rng: Random) -> str:

@@ -3,8 +3,8 @@
     python -m studies.models.make_smollm2 --data DATA --out OUT
     python -m studies.models.make_smollm2 --data DATA --out OUT --only smollm2-eagle3
 
-`--data` holds `gsm8k/train.jsonl` and so on, from which `chat_prompts` makes prompts as people write them; the
-target answers each once, greedily. Then an EAGLE-3 head for all of them, its four specialists, and Medusa
+`--data` holds `gsm8k/train.jsonl` and so on, from which `chat_prompts` makes prompts as people write them;
+the target answers each once, greedily. Then an EAGLE-3 head for all of them, its four specialists, and Medusa
 heads. After an interruption the same command continues.
 """
 

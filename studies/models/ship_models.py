@@ -1,9 +1,9 @@
-"""Put models that `make_models.py` made into `draftwise-zoo`: weights, configuration, tokenizer and card.
+"""Put models that `make_models` or `make_smollm2` made into `draftwise-zoo`: weights, tokenizer and card.
 
     python -m studies.models.ship_models OUT
 
 Files that only training needs are left out. Names in the cards become `zoo:NAME`. All models together must
-stay under 80 MB.
+stay under 160 MB.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from draftwise.errors import UserError
 from draftwise.models import zoo
+from draftwise.train.results import WHAT
 from studies.common.command import command, start
 
 PAGE = "docs/reference/zoo.md"
@@ -33,12 +34,21 @@ DESCRIPTIONS = {
     "disco": "DISCO's classifier, which stops drafts of zoo:general: --policy disco",
     "specdecpp": "SpecDec++'s head, which stops drafts of zoo:general: --policy specdecpp",
     "router": "chooses a specialist from the prompt: --policy router:zoo:router",
+    "smollm2-eagle3": "EAGLE-3 head of zoo:smollm2: eagle:zoo:smollm2-eagle3",
+    "smollm2-code": "the same for code: eagle:zoo:smollm2-code",
+    "smollm2-math": "the same for word problems: eagle:zoo:smollm2-math",
+    "smollm2-translation": "the same for translation into English: eagle:zoo:smollm2-translation",
+    "smollm2-text": "the same for summaries, questions and dialogue: eagle:zoo:smollm2-text",
+    "smollm2-medusa": "four Medusa heads of zoo:smollm2: medusa:zoo:smollm2-medusa",
 }
 LEFT = ("training", "results.json", "curves.png", "README.md")
-MOST = 80_000_000  # bytes
+MOST = 160_000_000  # bytes
 TOY = """**A toy model.** The text of the bundled models has the form of each domain and makes little sense.
 It often repeats itself, which favours lookup drafters. Never rely on its answers."""
-RIGHTS = """Sources of its training text and of that of `zoo:target`:
+REAL = """Made for SmolLM2-135M-Instruct (Hugging Face, Apache 2.0), which answered all prompts itself."""
+OF_TARGET = "Sources of its training text and of that of `zoo:target`:"
+OF_PROMPTS = "Sources of the prompts; those of dialogue are Draftwise's own templates:"
+RIGHTS = """{sources}
 
 | domain | source | licence |
 |---|---|---|
@@ -52,6 +62,24 @@ RIGHTS = """Sources of its training text and of that of `zoo:target`:
 Attributions and exact versions: [NOTICE](../NOTICE). Licence texts: [licenses](../licenses)."""
 
 
+def target_of(name: str) -> str:
+    """The bundled or real target that a model was made for."""
+    return "zoo:smollm2" if name.startswith("smollm2-") else "zoo:target"
+
+
+def kind_of(name: str) -> str:
+    """What a bundled model is, as its card says it."""
+    if target_of(name) == "zoo:smollm2":
+        return "medusa" if name.endswith("medusa") else "eagle"
+    return name if name in WHAT else "drafter"
+
+
+def own_text(name: str) -> tuple[str, str]:
+    """What the card says of the target, and of the sources."""
+    real = target_of(name) == "zoo:smollm2"
+    return (REAL if real else TOY), RIGHTS.format(sources=OF_PROMPTS if real else OF_TARGET)
+
+
 def main() -> None:
     """Copy every model that OUT has."""
     parser = command(__doc__, PAGE)
@@ -59,7 +87,9 @@ def main() -> None:
     args = parser.parse_args()
     made = [name for name in DESCRIPTIONS if (args.out / name / "results.json").exists()]
     if not made:
-        raise UserError(f"{args.out} holds no finished model: make some with studies/models/make_models.py")
+        raise UserError(
+            f"{args.out} holds no finished model: make some with studies.models.make_models or make_smollm2"
+        )
     for name in made:
         ship(args.out / name, ZOO / name)
     size = sum(file.stat().st_size for file in ZOO.rglob("*") if file.is_file())
@@ -89,16 +119,17 @@ def described(card: str, source: Path, place: Path) -> str:
     known = zoo.read_model(place)
     shape = f": {known.layers} layer{'s' * (known.layers > 1)}, width {known.width}" if known.layers else ""
     about = f"{known.description[0].upper()}{known.description[1:]}. {known.parameters:,} parameters{shape}."
-    for folder in (str(source), str(source.parent / "general")):
+    for folder in (str(source), str(source.parent / "general"), str(source.parent / "smollm2-eagle3")):
         card = card.replace(folder, f"zoo:{Path(folder).name}")
+    kind, (note, rights) = kind_of(name), own_text(name)
     for old, new in (
         (f"--drafters {name}\n", f"--drafters zoo:{name}\n"),
-        (f" {name}:{name}\n", f" {name}:zoo:{name}\n"),
+        (f" {kind}:{name}\n", f" {kind}:zoo:{name}\n"),
         (f"model={name}/model.safetensors", f"model=zoo:{name}"),
-        (f"# {name}\n", f"# zoo:{name}\n\n{about}\n\n{TOY}\n"),
+        (f"# {name}\n", f"# zoo:{name}\n\n{about}\n\n{note}\n"),
     ):
         card = card.replace(old, new, 1)
-    return card.replace("\n## Training\n", f"\n{RIGHTS}\n\n## Training\n", 1)
+    return card.replace("\n## Training\n", f"\n{rights}\n\n## Training\n", 1)
 
 
 if __name__ == "__main__":

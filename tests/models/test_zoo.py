@@ -45,10 +45,11 @@ def test_cards_have_the_text_of_their_makers() -> None:
         text = (ship_models.ZOO / name / "README.md").read_text()
         assert bundled(f"zoo:{name}").description == description
         if name != "target":  # written by hand
-            kind = name if name in results.WHAT else "drafter"
+            note, rights = ship_models.own_text(name)
             about = f"\n{description[0].upper()}{description[1:]}. "
-            parts = (about, results.WHAT[kind], ship_models.TOY, ship_models.RIGHTS, results.LIMITS)
-            assert [part for part in parts if part.format(target="zoo:target") not in text] == []
+            parts = (about, results.WHAT[ship_models.kind_of(name)], note, rights, results.LIMITS)
+            target = ship_models.target_of(name)
+            assert [part for part in parts if part.format(target=target) not in text] == []
 
 
 def test_listing_loads_no_torch_and_runs_no_code_of_the_zoo() -> None:

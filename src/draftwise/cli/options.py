@@ -11,7 +11,7 @@ from typer import Option
 
 from draftwise import registry
 from draftwise.errors import UserError
-from draftwise.models.zoo import default_target, list_zoo
+from draftwise.models.zoo import default_drafters, default_target, list_zoo
 from draftwise.specs import (
     DrafterSpec,
     LoadOptions,
@@ -68,7 +68,7 @@ Drafters = Annotated[
     str | None,
     Option(
         help="Comma-separated drafters: models, or names from `draftwise drafters`. "
-        "Default: ngram,suffix, and zoo:general before them for zoo:target.",
+        "Default: ngram,suffix, and a bundled drafter before them for zoo:target and zoo:smollm2.",
         autocompletion=complete("drafters", "zoo", several=True),
         **MODELS,
     ),
@@ -121,7 +121,7 @@ def drafters_of(target: str, asked: str | None) -> list[str]:
         UserError: a name is empty.
     """
     if asked is None:
-        return [*(["zoo:general"] if target == "zoo:target" else []), "ngram", "suffix"]
+        return default_drafters(target)
     if not asked.strip():
         raise UserError("--drafters is empty: give A,B, or none for plain decoding")
     return split_names(asked, "--drafters")

@@ -19,6 +19,7 @@ from .memory import footprint, read_config
 PREFIX = "zoo:"
 PACKAGE = "draftwise_zoo"
 TARGET = "zoo:target"
+SMOLLM2_HEAD = "eagle:zoo:smollm2-eagle3"
 INSTALL = "pip install ./zoo in a clone of the repository"
 
 WEIGHTS, CARD = "model.safetensors", "README.md"
@@ -54,6 +55,13 @@ def zoo_names() -> list[str]:
 def default_target() -> str:
     """Return the target of commands that name none: the bundled one, else SmolLM2 where that is installed."""
     return smollm2.NAME if zoo_folder() is None and smollm2.is_installed() else TARGET
+
+
+def default_drafters(target: str) -> list[str]:
+    """Return the drafters of commands that name none: lookups, after a bundled one that fits the target."""
+    bundled = {TARGET: "zoo:general", smollm2.NAME: SMOLLM2_HEAD}.get(target)
+    first = [bundled] if bundled and bundled.removeprefix("eagle:") in zoo_names() else []
+    return [*first, "ngram", "suffix"]
 
 
 def list_zoo() -> list[ZooModel]:

@@ -14,7 +14,7 @@ from ..learners.exp3 import EXP3
 from ..learners.halving import ExploreThenCommit, SequentialHalving
 from ..learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB
 from .compose import Method, bandit
-from .options import Length, PerQuery, Reward
+from .options import Length, PerQuery, Printed, Reward
 
 LONGEST = 5  # N_max of the paper
 REWARD = "block-divergence"
@@ -103,17 +103,18 @@ def metasd_ducb(
     reward: Reward = REWARD,
     length: Length = LONGEST,
     per_query: PerQuery = True,
+    printed: Printed = False,
 ) -> Method:
     """Discounted UCB chooses the drafter of each round; old rewards lose weight.
 
-    The paper gives no discount.
+    The paper gives no discount, and prints counts that are not discounted.
 
     Source: MetaSD (arXiv 2604.05417), Algorithm 6.
     """
     arms = make_arms(drafters, length=length)
 
     def learner(n: int) -> DiscountedUCB:
-        return DiscountedUCB(n, discount=discount, strength=beta)
+        return DiscountedUCB(n, discount=discount, strength=beta, printed=printed)
 
     return bandit(arms, learner, reward=reward, per_query=per_query)
 
@@ -126,16 +127,17 @@ def metasd_swucb(
     reward: Reward = REWARD,
     length: Length = LONGEST,
     per_query: PerQuery = True,
+    printed: Printed = False,
 ) -> Method:
     """Sliding-window UCB chooses the drafter of each round by its latest rewards.
 
-    The paper gives no window.
+    The paper gives no window, and prints the logarithm of all rounds.
 
     Source: MetaSD (arXiv 2604.05417), Algorithm 8.
     """
     arms = make_arms(drafters, length=length)
 
     def learner(n: int) -> SlidingWindowUCB:
-        return SlidingWindowUCB(n, window=window, strength=beta)
+        return SlidingWindowUCB(n, window=window, strength=beta, printed=printed)
 
     return bandit(arms, learner, reward=reward, per_query=per_query)

@@ -16,6 +16,7 @@ REWARDS = "accepted, block-efficiency, block-divergence, simple, blended or rate
 Reward = Annotated[str, REWARDS]
 Usual = Annotated[str, f"{REWARDS}; empty: by the arms"]
 PerQuery = Annotated[bool, "start learning again with every request"]
+Printed = Annotated[bool, "the index as the paper prints it, where the usual one differs"]
 Threshold = Annotated[float, "the threshold of the stop rule"]
 Strength = Annotated[float, "factor on the confidence radius: less explores less", Within(0.0)]
 

@@ -12,7 +12,7 @@ from ..learners.thompson import GaussianThompson
 from ..learners.ucb import UCB1, UCBTuned
 from ..tokens import Bank, BetaBank, Separate, TokenPolicy
 from .compose import Method, bandit, recorder
-from .options import Drafter, Longest, PerQuery, Reward
+from .options import Drafter, Longest, PerQuery, Printed, Reward
 
 CAP = 128  # gamma_max of the paper
 
@@ -24,12 +24,19 @@ def tapout_seq_ucb1(
     length: Longest = CAP,
     drafter: Drafter = "",
     per_query: PerQuery = False,
+    printed: Printed = False,
 ) -> Method:
     """UCB1 chooses one of five stop rules for each round.
 
+    The paper prints a t that is one higher than usual.
+
     Source: TapOut (arXiv 2511.02017), sequence level.
     """
-    return _sequence(drafters, UCB1, reward, length, drafter, per_query)
+
+    def learner(n: int) -> UCB1:
+        return UCB1(n, ahead=int(printed))
+
+    return _sequence(drafters, learner, reward, length, drafter, per_query)
 
 
 def tapout_seq_ucbtuned(

@@ -17,12 +17,14 @@ class UCB1:
     Auer, Cesa-Bianchi and Fischer 2002, Figure 1 (strength 1; t is the number of plays so far). MetaSD
     (arXiv 2604.05417) publishes the same index with a strength beta of 0.01, TapOut (arXiv 2511.02017)
     with 1. Pulls in flight count in t and n. An arm whose first reward is still out is rated by the mean
-    over all arms, so it does not get a whole batch.
+    over all arms, so it does not get a whole batch. TapOut's t counts the round that is chosen, too: `ahead`
+    1.
     """
 
     arms: int
     _: KW_ONLY
     strength: float = 1.0
+    ahead: int = 0
     pulls: list[float] = field(default_factory=list, metadata=learned(adds))
     sums: list[float] = field(default_factory=list, metadata=learned(adds))
     flight: list[int] = field(default_factory=list, metadata=LEARNED)
@@ -39,7 +41,7 @@ class UCB1:
 
     def _best(self, allowed: Sequence[int]) -> int:
         pulls, sums, flight, bonus = self.pulls, self.sums, self.flight, self.bonus
-        t = sum(pulls) + sum(flight)
+        t = self.rounds()
         if not t:
             return allowed[0]
         log_t = log(t)
@@ -54,6 +56,10 @@ class UCB1:
             if index > top:
                 best, top = arm, index
         return best
+
+    def rounds(self) -> float:
+        """Return t, the rounds so far."""
+        return sum(self.pulls) + sum(self.flight) + self.ahead
 
     def bonus(self, arm: int, n: float, log_t: float) -> float:
         """Return what `arm` gets on top of its mean after n of t pulls, those in flight included."""
@@ -122,16 +128,18 @@ class UCBSpec(UCB1):
 class DiscountedUCB(UCB1):
     """UCB1 in which every reward and count shrinks by `discount` with each new reward.
 
-    MetaSD (arXiv 2604.05417), Algorithm 6, divides the discounted rewards by the count that is *not*
-    discounted, which pulls the mean of an old arm to 0; this is the index of Garivier and Moulines 2008,
-    with both discounted and t the discounted number of plays (their xi = 1/2 is strength 1). No discount
-    is published; 0.98 remembers about 50 rounds. Pulls in flight are not discounted.
+    The index of Garivier and Moulines 2008: rewards, counts and t are discounted (their xi = 1/2 is strength
+    1). MetaSD (arXiv 2604.05417), Algorithm 6, discounts the rewards alone, which pulls the mean of an old
+    arm to 0: `printed`. No discount is published; 0.98 remembers about 50 rounds. Pulls in flight are not
+    discounted.
     """
 
     discount: float = 0.98
+    printed: bool = False
 
     def update(self, arm: int, reward: float, propensity: float) -> None:
-        self.pulls = [n * self.discount for n in self.pulls]
+        if not self.printed:
+            self.pulls = [n * self.discount for n in self.pulls]
         self.sums = [total * self.discount for total in self.sums]
         UCB1.update(self, arm, reward, propensity)
 
@@ -140,17 +148,24 @@ class DiscountedUCB(UCB1):
 class SlidingWindowUCB(UCB1):
     """UCB1 on the last `window` rewards: mean, n and t = min(t, window) all count these alone.
 
-    MetaSD (arXiv 2604.05417), Algorithm 8, after Garivier and Moulines 2008. No window is published; 100 is
-    the middle of the 50 to 200 that fit one request. An arm that has left the window is untried again.
+    The index of Garivier and Moulines 2008. MetaSD (arXiv 2604.05417), Algorithm 8, has ln t of all rounds:
+    `printed`. No window is published; 100 is the middle of the 50 to 200 that fit one request. An arm that
+    has left the window is untried again.
     """
 
     window: int = 100
+    printed: bool = False
+    plays: float = field(default=0.0, metadata=learned(adds))
     recent_arms: list[int] = field(default_factory=list, metadata=LEARNED)
     recent_rewards: list[float] = field(default_factory=list, metadata=LEARNED)
     oldest: int = field(default=0, metadata=LEARNED)
 
+    def rounds(self) -> float:
+        return self.plays + sum(self.flight) if self.printed else UCB1.rounds(self)
+
     def update(self, arm: int, reward: float, propensity: float) -> None:
         UCB1.update(self, arm, reward, propensity)
+        self.plays += 1.0
         if len(self.recent_arms) < self.window:
             self.recent_arms.append(arm)
             self.recent_rewards.append(reward)
