@@ -52,11 +52,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")
     parser.add_argument("--only", type=listed, default=[], help="comma-separated names; default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the prompts")
+    parser.add_argument("--steps", type=float, default=1.0, help="share of the steps")
     args = parser.parse_args()
     file = args.out / "prompts.jsonl"
     if not file.exists():
         write_prompts(make_prompts(args.data, scale=args.scale), file)
-    make(recipes(args.out), args.only, args.out)
+    found = recipes(args.out)
+    for _, options in found.values():
+        options["steps"] = max(2, round(options["steps"] * args.steps))
+    make(found, args.only, args.out)
 
 
 if __name__ == "__main__":

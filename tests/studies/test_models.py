@@ -79,6 +79,42 @@ def test_the_models_are_made_one_from_the_other(
     assert "--policy router:zoo:router\n" in (tmp_path / "zoo" / "router" / "README.md").read_text()
 
 
+def test_drafters_of_a_real_model_are_made_one_from_the_other(
+    world: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    module, out = script("models.make_smollm2"), tmp_path / "out"
+    small = {"target": str(world / "target"), "max_new_tokens": 8, "together": 8, "held_out": 4}
+    monkeypatch.setattr(module, "COMMON", module.COMMON | small)
+    recipes = module.recipes
+
+    def few(out: Path) -> Any:
+        found = recipes(out)
+        for name, (_, options) in found.items():
+            options |= {"drafted": 12 if name == "smollm2-eagle3" else 6, "held_out": 4, "context": 0}
+        return found
+
+    monkeypatch.setattr(module, "recipes", few)
+    only = "smollm2-eagle3,smollm2-math"
+    run(monkeypatch, "models.make_smollm2", "--data", data, "--out", out, "--only", only, "--steps", 0.002)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == only.split(",")
+    made = Decoder.from_pretrained(
+        str(world / "target"), drafters=[f"eagle:{out / name}" for name in only.split(",")], policy="ucb1"
+    )
+    plain = Decoder.from_pretrained(str(world / "target"), policy="none")
+    texts = [some.generate([4, 5, 6], max_new_tokens=8).token_ids for some in (made, plain)]
+    assert texts[0] == texts[1]
+
+
+def test_prompts_to_measure_with_are_not_trained_on(data: Path) -> None:
+    prompts = script("models.chat_prompts")
+    rows = prompts.make_prompts(data)
+    assert rows == prompts.make_prompts(data) != prompts.make_prompts(data, seed=1)
+    assert {row["domain"] for row in rows} >= {"code", "math", "text"}
+    held = prompts.make_test_prompts(data, scale=1.0)
+    assert held and not {row["prompt"] for row in held} & {row["prompt"] for row in rows}
+
+
 def test_the_table_of_acceptance(
     world: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

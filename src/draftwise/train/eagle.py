@@ -184,12 +184,11 @@ def redrafted(head: Eagle3, target: Any, ids: Sequence[int]) -> Eagle3:
     new.load_state_dict({k: v for k, v in head.state_dict().items() if k not in apart}, strict=False)
     new.choose(ids)
     start_from_target(new)
-    old = {
-        int(token): row for row, token in enumerate(range(head.vocab_size) if head.ids is None else head.ids)
-    }
-    kept = [(row, old[token]) for row, token in enumerate(sorted(ids)) if token in old]
-    rows, sources = (torch.tensor(some, device=new.lm_head.weight.device) for some in zip(*kept, strict=True))
-    new.lm_head.weight[rows] = head.lm_head.weight[sources]
+    known = range(head.vocab_size) if head.ids is None else head.ids.tolist()
+    rows = {token: row for row, token in enumerate(known)}
+    for row, token in enumerate(sorted(ids)):
+        if token in rows:
+            new.lm_head.weight[row] = head.lm_head.weight[rows[token]]
     return new
 
 
