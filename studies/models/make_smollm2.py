@@ -29,15 +29,22 @@ COMMON = {
     "held_out": 64,
     "remember": 10.0,
 }
-HEAD = {"kind": "eagle3", "context": 96, "depth": 4, "batch": 8, "noise": 0.0}
+HEAD = {"kind": "eagle3", "context": 96, "depth": 3, "batch": 8, "noise": 0.0}
 
 
 def recipes(out: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     """Every drafter's verb and options, in the order in which they are made."""
     common = COMMON | {"data": (str(out / "prompts.jsonl"),), "answers": str(out / "answers.jsonl")}
-    general = {"drafted": 8192, "steps": 1300, "rate": 1e-3}
+    general = {"drafted": 8192, "steps": 2000, "rate": 2e-3, "shallow": 0.65}
     made: dict[str, tuple[str, dict[str, Any]]] = {"smollm2-eagle3": ("eagle", common | HEAD | general)}
-    own = {"drafted": 2048, "steps": 150, "rate": 3e-4, "held_out": 40, "start": str(out / "smollm2-eagle3")}
+    own = {
+        "drafted": 2048,
+        "steps": 150,
+        "rate": 5e-4,
+        "shallow": 0.0,
+        "held_out": 40,
+        "start": str(out / "smollm2-eagle3"),
+    }
     for domain in SPECIALISTS:
         made[f"smollm2-{domain}"] = ("eagle", common | HEAD | own | {"domain": domain})
     medusa = {"tied": True, "heads": 4, "steps": 400, "batch": 16, "pieces": 2, "rate": 2e-3}

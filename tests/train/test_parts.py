@@ -277,7 +277,7 @@ def test_eagles_steps_at_once_are_its_steps_one_by_one(options: Options, eagle3:
     )
     with torch.no_grad():
         seen = task.teacher.read(ANSWERS[:1])
-        unrolled = task._unrolled(seen, seen.features)
+        unrolled = task._unrolled(seen, seen.features, 3)
         tokens, true = seen.ids[:, 1:], head.read(seen.features[:, :-1])
         for begin in range(2, tokens.shape[1] - 2):
             states = true[:, : begin + 1]
@@ -297,7 +297,14 @@ def test_eagles_gradient_is_that_of_the_formula(options: Options, eagle3: bool, 
     chosen = sorted(frequent(ANSWERS, drafted, VOCAB)) if drafted else list(range(VOCAB))
     if isinstance(head, Eagle3) and drafted:
         head.choose(chosen)
-    given = {"depth": 2, "fading": 0.7, "share": 0.3, "noise": 0.0, "kind": "eagle3" if eagle3 else "eagle"}
+    given = {
+        "depth": 2,
+        "shallow": 0.0,
+        "fading": 0.7,
+        "share": 0.3,
+        "noise": 0.0,
+        "kind": "eagle3" if eagle3 else "eagle",
+    }
     task = EagleTask(EagleRun(**options(**DOUBLE, **given)), head, material(target), silent)
     found = gradient(head, task.loss([0, 2], torch.Generator()))
     steps: list[list[torch.Tensor]] = [[], []]

@@ -124,6 +124,8 @@ class DiscoTask:
     A hidden layer of width 0 is logistic regression.
     """
 
+    progress = 0.0
+
     def __init__(
         self, run: ClassifierRun, answers: Sequence[Answer], training: list[Drafted], held_out: list[Drafted]
     ) -> None:
@@ -187,6 +189,8 @@ class SpecDecPlusTask:
     probability `keep` and otherwise has the drafted one; the loss uses only the latter. The hidden state
     after a drafted token predicts whether that token is accepted.
     """
+
+    progress = 0.0
 
     def __init__(
         self, run: ClassifierRun, drafter: Any, training: Sequence[Any], held_out: Sequence[Any]

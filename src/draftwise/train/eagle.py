@@ -17,6 +17,7 @@ from transformers import DynamicCache
 
 from ..errors import UserError
 from ..models.heads.eagle import Eagle, Eagle3, beside, load_eagle, new_eagle
+from ..models.runner.hidden_states import layers_of
 from .folder import Material
 from .results import Session, run_training
 from .settings import EagleRun
@@ -30,7 +31,8 @@ class EagleTask(DistillationTask):
     EAGLE (arXiv 2401.15077, section 3.2): smooth L1 loss to the target's next feature, plus `share` times the
     divergence from its next-token distribution; EAGLE-3 (arXiv 2503.01840): the latter alone. Step 1 reads
     the target's features, each later step the head's own output of the previous step, as in drafting
-    (EAGLE-3's training-time test). The weight of a step is `fading` times that of the previous one.
+    (EAGLE-3's training-time test). The weight of a step is `fading` times that of the previous one. The first
+    `shallow` of the training learns step 1 alone.
     """
 
     run: EagleRun
@@ -44,7 +46,9 @@ class EagleTask(DistillationTask):
         noise = torch.rand(read.features.shape, generator=rng).to(read.features) - 0.5
         p, parts = self._target_logits(read).float().softmax(-1), []
         entropy = torch.special.entr(p).sum(-1)
-        for depth, states in enumerate(self._unrolled(read, read.features + 2 * self.run.noise * noise)):
+        features = read.features + 2 * self.run.noise * noise
+        steps = 1 if self.progress < self.run.shallow else self.run.depth
+        for depth, states in enumerate(self._unrolled(read, features, steps)):
             counted = counted_pairs(read.predicted, depth)
             here = _within(read, counted)
             crossed = F.cross_entropy(self.model.logits(states[counted]).float(), p[here])
@@ -61,7 +65,7 @@ class EagleTask(DistillationTask):
         for some in self.held_out:
             read = self.teacher.read(some)
             wanted = self._target_logits(read).argmax(-1)
-            for depth, states in enumerate(self._unrolled(read, read.features)):
+            for depth, states in enumerate(self._unrolled(read, read.features, self.run.depth)):
                 counted = counted_pairs(read.predicted, depth)
                 same = self.model.logits(states[counted]).argmax(-1) == wanted[_within(read, counted)]
                 matches.setdefault(depth, []).append(same.float())
@@ -85,7 +89,7 @@ class EagleTask(DistillationTask):
             return None
         return layer.weight[ids], None if layer.bias is None else layer.bias[ids]
 
-    def _unrolled(self, read: Read, features: Tensor) -> list[Tensor]:
+    def _unrolled(self, read: Read, features: Tensor, steps: int) -> list[Tensor]:
         """The head's states after each pair, at each depth: a list of tensors (answers, pairs, width).
 
         At depth d the pair's state was drafted in d steps. It attends to the target's features up to the
@@ -93,7 +97,7 @@ class EagleTask(DistillationTask):
         """
         tokens, states = read.ids[:, 1:], self.model.read(features[:, :-1])
         cache, unrolled = DynamicCache(), list[Tensor]()
-        for depth in range(self.run.depth):
+        for depth in range(steps):
             mask = sight(tokens.shape[1], depth).to(states)
             after = self.model(tokens, states, attention_mask=mask, cache=cache)
             unrolled.append(after)
@@ -169,7 +173,7 @@ def _fresh(run: EagleRun, material: Material) -> Eagle:
     if isinstance(head, Eagle3) and run.drafted:
         head.choose(frequent(material.answers, run.drafted, head.vocab_size))
     if isinstance(head, Eagle3):
-        start_from_target(head)
+        start_from_target(head, material.target)
     return head
 
 
@@ -183,7 +187,7 @@ def redrafted(head: Eagle3, target: Any, ids: Sequence[int]) -> Eagle3:
     apart = ("lm_head.weight", "d2t", "t2d")
     new.load_state_dict({k: v for k, v in head.state_dict().items() if k not in apart}, strict=False)
     new.choose(ids)
-    start_from_target(new)
+    output_from_target(new)
     known = range(head.vocab_size) if head.ids is None else head.ids.tolist()
     rows = {token: row for row, token in enumerate(known)}
     for row, token in enumerate(sorted(ids)):
@@ -193,12 +197,43 @@ def redrafted(head: Eagle3, target: Any, ids: Sequence[int]) -> Eagle3:
 
 
 @torch.no_grad()
-def start_from_target(head: Eagle3) -> None:
-    """Copy the target's own rows to the head's output layer, a better start than random ones."""
+def output_from_target(head: Eagle3) -> None:
+    """Copy the target's own rows to the head's output layer."""
     weight = head.shared[1].weight
     rows = weight if head.ids is None else weight[head.ids]
     if rows.shape == head.lm_head.weight.shape:
         head.lm_head.weight.copy_(rows)
+
+
+@torch.no_grad()
+def start_from_target(head: Eagle3, target: Any) -> None:
+    """Start a head as the target's last layer, which reads the highest feature, where the shapes agree.
+
+    Attention also reads the token, with weights half as large as random ones would be.
+    """
+    output_from_target(head)
+    first, *_, last = layers_of(target)
+    theirs, own = dict(last.named_parameters()), head.midlayer
+    for name, parameter in own.named_parameters():
+        source = theirs.get(name)
+        if source is None:
+            continue
+        if source.shape == parameter.shape:
+            parameter.copy_(source)
+        elif source.dim() == 2 and parameter.shape == (len(source), 2 * source.shape[1]):
+            parameter[:, source.shape[1] :].copy_(source)
+            parameter[:, : source.shape[1]].mul_(0.5)
+    final = getattr(target.base_model, "norm", None)
+    for norm, source in (
+        (own.hidden_norm, getattr(last, "input_layernorm", None)),
+        (own.input_layernorm, getattr(first, "input_layernorm", None)),
+        (head.norm, final),
+    ):
+        if source is not None and norm.weight.shape == source.weight.shape:
+            norm.weight.copy_(source.weight)
+    if hasattr(head, "fc") and head.target_width == head.config.hidden_size:
+        head.fc.weight.mul_(0.1)
+        head.fc.weight[:, -head.target_width :] += torch.eye(head.target_width).to(head.fc.weight)
 
 
 def frequent(answers: Sequence[Answer], n: int, vocab_size: int) -> list[int]:

@@ -149,6 +149,11 @@ class EagleRun(Training):
         0, "Tokens of the prompt that it sees while it learns, the last ones; 0 = all.", NATURAL
     )
     depth: int = option(3, "Draft steps that it learns to take on its own features.", COUNT)
+    shallow: float = option(
+        0.5,
+        "The share of the steps, at first, that learn one draft step alone: several times as fast.",
+        Range(lambda x: 0 <= x <= 1, "give a share from 0 to 1"),
+    )
     fading: float = option(0.8, "The weight of a draft step, as a share of the one before it.", FADING)
     share: float = option(0.1, "EAGLE: the weight of the tokens beside that of the features.", NOT_NEGATIVE)
     noise: float = option(

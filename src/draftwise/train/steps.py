@@ -45,7 +45,10 @@ Log = list[dict[str, Any]]
 
 class Task(Protocol):
     """One kind of training: a module in float32, examples, their mean loss over tokens, and its quality on
-    held-out data by name, which is a point of the acceptance curve."""
+    held-out data by name, which is a point of the acceptance curve; `progress` is the share of the training
+    that is over."""
+
+    progress: float
 
     @property
     def model(self) -> nn.Module: ...
@@ -195,6 +198,7 @@ def take(task: Task, run: Training, folder: Path, tell: Tell, budget: Budget | N
     while not last:
         for group in optimizer.param_groups:
             group["lr"] = run.rate * schedule(plan.place(done), run.steps, run.warmup)
+        task.progress = plan.place(done) / run.steps
         losses.append(_step(task, run, done, accelerator, optimizer, parameters))
         done += 1
         last = plan.is_over(done)

@@ -201,6 +201,8 @@ def make_teacher(run: Training, material: Material, tell: Tell, layers: Sequence
 class DistillationTask:
     """A module that learns from the target's states or logits along its own answers (see `steps.Task`)."""
 
+    progress = 0.0
+
     def __init__(self, run: Any, model: Any, material: Material, tell: Tell, layers: Sequence[int]) -> None:
         self.run, self.model, self.answers = run, model, material.answers
         self.teacher = make_teacher(run, material, tell, layers)

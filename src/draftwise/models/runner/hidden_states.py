@@ -111,7 +111,7 @@ class LayerHooks:
                 body = model.base_model if body is model else body
                 hooks.append(body.register_forward_hook(_output(self.latest, layer)))
             else:
-                block = _blocks(body, depth)[layer]
+                block = layers_of(model)[layer]
                 take = _input(self.latest, layer)
                 hooks.append(block.register_forward_pre_hook(take, with_kwargs=True))
 
@@ -121,7 +121,13 @@ def _remove(hooks: Sequence[RemovableHandle]) -> None:
         hook.remove()
 
 
-def _blocks(body: Any, depth: int) -> nn.ModuleList:
+def layers_of(model: Any) -> nn.ModuleList:
+    """Return the decoder layers of a model.
+
+    Raises:
+        UserError: it shows no list of them.
+    """
+    body, depth = model.get_decoder(), int(model.config.get_text_config(decoder=True).num_hidden_layers)
     for module in body.modules():
         if isinstance(module, nn.ModuleList) and len(module) == depth:
             return module
