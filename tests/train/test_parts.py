@@ -19,7 +19,7 @@ from draftwise.policies.classifiers.stopping import features
 from draftwise.train import classifier, steps, teacher, texts
 from draftwise.train.classifier import DiscoTask, weighted
 from draftwise.train.drafter import Distillation
-from draftwise.train.eagle import EagleTask, frequent, redrafted
+from draftwise.train.eagle import EagleTask, frequent, redrafted, start_from_target
 from draftwise.train.folder import Material
 from draftwise.train.medusa import MedusaTask
 from draftwise.train.settings import (
@@ -354,6 +354,59 @@ def test_medusas_gradient_is_that_of_the_formula(options: Options) -> None:
     kl = [torch.stack(each).mean() for each in apart]
     wanted = gradient(heads, (kl[0] + 0.7 * kl[1]) / 1.7)
     assert float((found - wanted).norm()) < 1e-5 * float(wanted.norm())  # the loss is taken in float32
+
+
+def test_a_training_begins_with_one_draft_step(options: Options) -> None:
+    target = model("llama", seed=0)
+    torch.manual_seed(3)
+    head = new_eagle(target, eagle3=True)
+
+    def loss(progress: float, **changes: Any) -> float:
+        given = options(**DOUBLE, noise=0.0, kind="eagle3", **changes)
+        task = EagleTask(EagleRun(**given), head, material(target), silent)
+        task.progress = progress
+        return float(task.loss([0, 2], torch.Generator()).detach())
+
+    one, three = loss(1.0, depth=1), loss(1.0, depth=3)
+    assert one != three
+    assert [loss(p, depth=3, shallow=0.5) for p in (0.0, 0.49, 0.5, 0.9)] == [one, one, three, three]
+
+
+def test_a_new_eagle3_head_begins_as_the_targets_last_layer() -> None:
+    target = model("llama", seed=0)
+    torch.manual_seed(3)
+    head, first, last = (
+        new_eagle(target, eagle3=True, drafted=9),
+        target.model.layers[0],
+        target.model.layers[-1],
+    )
+    assert isinstance(head, Eagle3)
+    head.choose(range(3, 12))
+    for norm in (target.model.norm, first.input_layernorm, last.input_layernorm):
+        torch.nn.init.normal_(norm.weight)  # in a new model all are 1
+    random, width = head.midlayer.self_attn.q_proj.weight.clone(), target.config.hidden_size
+    start_from_target(head, target)
+    own = head.midlayer
+    assert torch.equal(own.mlp.up_proj.weight, last.mlp.up_proj.weight)
+    assert torch.equal(own.self_attn.o_proj.weight, last.self_attn.o_proj.weight)
+    assert torch.equal(own.self_attn.q_proj.weight[:, width:], last.self_attn.q_proj.weight)
+    assert torch.equal(own.self_attn.q_proj.weight[:, :width], random[:, :width] / 2)
+    assert torch.equal(own.hidden_norm.weight, last.input_layernorm.weight)
+    assert torch.equal(own.input_layernorm.weight, first.input_layernorm.weight)
+    assert torch.equal(head.norm.weight, target.model.norm.weight)
+    assert torch.equal(head.lm_head.weight, target.get_output_embeddings().weight[3:12])
+    features = torch.randn(1, 3 * width, dtype=head.fc.weight.dtype)
+    assert float((head.read(features) - features[:, -width:]).detach().abs().mean()) < 0.2
+
+
+def test_a_target_of_another_shape_leaves_a_new_head_as_it_is() -> None:
+    target = model("gpt2", seed=0)
+    head = new_eagle(target, eagle3=True)
+    assert isinstance(head, Eagle3)
+    before = head.midlayer.mlp.up_proj.weight.clone()
+    start_from_target(head, target)
+    assert torch.equal(head.midlayer.mlp.up_proj.weight, before)
+    assert torch.equal(head.lm_head.weight, target.get_output_embeddings().weight)
 
 
 def test_a_head_that_drafts_from_other_tokens_keeps_what_it_knows_of_them() -> None:

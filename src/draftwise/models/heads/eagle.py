@@ -283,6 +283,7 @@ def new_eagle(target: Any, *, eagle3: bool = False, drafted: int = 0, **changes:
         "num_hidden_layers": 1,
         "num_attention_heads": heads,
         "num_key_value_heads": int(getattr(text, "num_key_value_heads", None) or heads),
+        "head_dim": int(getattr(text, "head_dim", None) or width // heads),
         "max_position_embeddings": int(getattr(text, "max_position_embeddings", None) or 2048),
         "rms_norm_eps": float(getattr(text, "rms_norm_eps", None) or 1e-6),
         "tie_word_embeddings": False,
