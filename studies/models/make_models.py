@@ -71,7 +71,7 @@ def recipes(target: str, out: Path, start: str) -> dict[str, tuple[str, dict[str
         if name == "qa":  # answers of three tokens: more prompts, each answered once
             own |= {"limit": 12000, "held_out": 160, "temperatures": (0.0,), "steps": 1000, "rate": 2e-4}
         made[name] = ("drafter", own)
-    head = {"steps": 6000, "batch": 16, "rate": 2e-3, "share": 1.0, "context": 64}
+    head = {"kind": "eagle", "steps": 6000, "batch": 16, "rate": 2e-3, "share": 1.0, "context": 64}
     made["eagle"] = ("eagle", mixture | head)
     made["medusa"] = ("medusa", mixture | {"steps": 3000, "batch": 32, "rate": 2e-3, "tied": True})
     made["disco"] = ("classifier", mixture | stop | {"kind": "disco", "steps": 4000})

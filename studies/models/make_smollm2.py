@@ -29,7 +29,7 @@ COMMON = {
     "held_out": 64,
     "remember": 10.0,
 }
-HEAD = {"kind": "eagle3", "context": 96, "depth": 3, "batch": 8, "noise": 0.0}
+HEAD = {"kind": "eagle3", "context": 96, "depth": 3, "batch": 8}
 
 
 def recipes(out: Path) -> dict[str, tuple[str, dict[str, Any]]]:

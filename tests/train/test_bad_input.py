@@ -38,7 +38,7 @@ from tests.train.world import Options, silent
         (DrafterRun, {"loss": "mse"}, "loss=mse: choose from kl, tv, ce"),
         (DrafterRun, {"precision": "int8"}, "precision=int8: choose from auto, float32, bfloat16"),
         (DrafterRun, {"device": "tpu"}, "device=tpu: choose from auto, cpu"),
-        (EagleRun, {"drafted": 9}, "only EAGLE-3"),
+        (EagleRun, {"kind": "eagle", "drafted": 9}, "an EAGLE head drafts from all tokens"),
         (EagleRun, {"depth": 0}, "depth=0"),
         (EagleRun, {"dtype": "int4"}, "dtype=int4"),
         (MedusaRun, {"heads": 0}, "heads=0"),

@@ -122,14 +122,14 @@ def test_specdecpp(world: Path, tmp_path: Path, small: Options, more: dict[str, 
     complete(tmp_path / "made")
 
 
-@pytest.mark.parametrize("more", some([{}, {"kind": "eagle3"}, {"kind": "eagle3", "drafted": 12}], 2))
+@pytest.mark.parametrize("more", some([{"kind": "eagle"}, {}, {"drafted": 12}], 2))
 def test_eagle(world: Path, tmp_path: Path, small: Options, more: dict[str, Any]) -> None:
     run = EagleRun(**small(dtype="float32", noise=0.0, share=1.0, **more))
     found = eagle.train(run, tmp_path / "made", silent)
     learnt(found)
     assert {"agreement 1", "agreement 2", "agreement 3"} <= found["log"][-1].keys()
     made = load_eagle(tmp_path / "made", load_model(str(world / "target")))
-    assert isinstance(made, Eagle3) == ("kind" in more)
+    assert isinstance(made, Eagle3) == ("kind" not in more)
     assert (made.ids is None) == ("drafted" not in more)
     if made.ids is not None:
         assert len(made.ids) == 12
@@ -137,7 +137,7 @@ def test_eagle(world: Path, tmp_path: Path, small: Options, more: dict[str, Any]
     drafts(world, f"eagle:{tmp_path / 'made'}")
 
 
-@pytest.mark.parametrize("more", some([{}, {"kind": "eagle3"}], 2))
+@pytest.mark.parametrize("more", some([{"kind": "eagle"}, {}], 2))
 def test_eagle_goes_on_from_a_head(
     world: Path, tmp_path: Path, options: Options, more: dict[str, Any]
 ) -> None:
@@ -153,7 +153,7 @@ def test_eagle_goes_on_from_a_head(
 
 
 def test_eagle_goes_on_with_fewer_tokens(world: Path, tmp_path: Path, options: Options) -> None:
-    plain = options(dtype="float32", kind="eagle3")
+    plain = options(dtype="float32")
     eagle.train(EagleRun(**plain, drafted=12), tmp_path / "first", silent)
     run = EagleRun(**plain | {"start": str(tmp_path / "first"), "drafted": 6, "steps": 5})
     eagle.train(run, tmp_path / "second", silent)
@@ -163,8 +163,8 @@ def test_eagle_goes_on_with_fewer_tokens(world: Path, tmp_path: Path, options: O
 
 
 def test_a_head_of_the_other_kind_is_no_start(world: Path, tmp_path: Path, options: Options) -> None:
-    eagle.train(EagleRun(**options(steps=1)), tmp_path / "first", silent)
-    run = EagleRun(**options(start=str(tmp_path / "first"), kind="eagle3", steps=1))
+    eagle.train(EagleRun(**options(kind="eagle", steps=1)), tmp_path / "first", silent)
+    run = EagleRun(**options(start=str(tmp_path / "first"), steps=1))
     with pytest.raises(UserError, match="first is a head of the kind eagle: add --kind eagle"):
         eagle.train(run, tmp_path / "second", silent)
 

@@ -24,6 +24,8 @@ from .settings import EagleRun
 from .teacher import DistillationTask, Read
 from .texts import Answer, Tell
 
+DRAFTED = 8192  # tokens that a new EAGLE-3 head drafts from, of a larger vocabulary
+
 
 class EagleTask(DistillationTask):
     """An EAGLE head is trained on all draft steps at once, on the target's own answers (see `steps.Task`).
@@ -43,10 +45,13 @@ class EagleTask(DistillationTask):
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         read = self.teacher.read([self.answers[i] for i in examples], self.run.context)
-        noise = torch.rand(read.features.shape, generator=rng).to(read.features) - 0.5
         p, parts = self._target_logits(read).float().softmax(-1), []
         entropy = torch.special.entr(p).sum(-1)
-        features = read.features + 2 * self.run.noise * noise
+        features = read.features
+        if not self.run.eagle3:
+            features = features + self.run.noise * (2 * torch.rand(features.shape, generator=rng) - 1).to(
+                features
+            )
         steps = 1 if self.progress < self.run.shallow else self.run.depth
         for depth, states in enumerate(self._unrolled(read, features, steps)):
             counted = counted_pairs(read.predicted, depth)
@@ -167,12 +172,15 @@ def started(run: EagleRun, target: Any) -> Eagle:
 
 
 def _fresh(run: EagleRun, material: Material) -> Eagle:
+    size = int(material.target.config.get_text_config(decoder=True).vocab_size)
+    drafted = run.drafted or DRAFTED
+    some = run.eagle3 and drafted < size
     with torch.random.fork_rng():
         torch.manual_seed(run.seed)
-        head = new_eagle(material.target, eagle3=run.eagle3, drafted=run.drafted).float()
-    if isinstance(head, Eagle3) and run.drafted:
-        head.choose(frequent(material.answers, run.drafted, head.vocab_size))
+        head = new_eagle(material.target, eagle3=run.eagle3, drafted=drafted * some).float()
     if isinstance(head, Eagle3):
+        if some:
+            head.choose(frequent(material.answers, drafted, size))
         start_from_target(head, material.target)
     return head
 

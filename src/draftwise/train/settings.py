@@ -138,11 +138,11 @@ class EagleRun(Training):
         "", "The head to continue from: zoo:eagle, a folder or a Hugging Face id; empty = a new one."
     )
     kind: str = option(
-        "eagle", "eagle, or eagle3: features of three layers, its own output layer.", ("eagle", "eagle3")
+        "eagle3", "eagle3: features of three layers, its own output layer; or eagle.", ("eagle3", "eagle")
     )
     drafted: int = option(
         0,
-        "EAGLE-3: tokens that it drafts from, the most frequent ones; 0 = all, or those of --start.",
+        "EAGLE-3: tokens that it drafts from, the most frequent ones; 0 = 8192, or those of --start.",
         NATURAL,
     )
     context: int = option(
@@ -157,7 +157,7 @@ class EagleRun(Training):
     fading: float = option(0.8, "The weight of a draft step, as a share of the one before it.", FADING)
     share: float = option(0.1, "EAGLE: the weight of the tokens beside that of the features.", NOT_NEGATIVE)
     noise: float = option(
-        0.1, "Features are learned from with so much uniform noise; 0 = none.", NOT_NEGATIVE
+        0.1, "EAGLE: features are learned from with so much uniform noise; 0 = none.", NOT_NEGATIVE
     )
     dtype: str = option("bfloat16", "How the weights are stored: bfloat16, float16 or float32.", DTYPES)
 
@@ -165,7 +165,7 @@ class EagleRun(Training):
         super(EagleRun, self).__post_init__()
         if self.drafted and not self.eagle3:
             raise UserError(
-                f"drafted={self.drafted}: only EAGLE-3 drafts from fewer tokens; add --kind eagle3"
+                f"drafted={self.drafted}: an EAGLE head drafts from all tokens; leave it out, or give --kind eagle3"
             )
 
     @property
