@@ -21,7 +21,7 @@ from draftwise.serve.constraint import Constraint
 from draftwise.serve.requests import RequestParser
 from studies.common.command import command, start
 
-PAGE = "docs/explanation/toys.md"
+PAGE = "docs/how-to/serve.md"
 MODEL = "zoo:target"
 DRAFTERS = ("zoo:general", "ngram")
 SCHEMA = {

@@ -12,7 +12,15 @@ import pytest
 from draftwise import Decoder, UserError
 from draftwise.models import smollm2, zoo
 from draftwise.models.load import load_model, load_tokenizer, resolve, weights_of
-from draftwise.models.zoo import bundled, default_target, find, list_parts, list_zoo, zoo_names
+from draftwise.models.zoo import (
+    bundled,
+    default_drafters,
+    default_target,
+    find,
+    list_parts,
+    list_zoo,
+    zoo_names,
+)
 from draftwise.policies.catalogue import method
 from draftwise.train import results
 from studies.models import ship_models
@@ -41,7 +49,8 @@ def test_zoo_is_what_the_folders_hold() -> None:
 
 def test_cards_have_the_text_of_their_makers() -> None:
     """So that a card made again differs in its figures alone."""
-    for name, description in ship_models.DESCRIPTIONS.items():
+    for name in [one.removeprefix("zoo:") for one in zoo_names()]:
+        description = ship_models.DESCRIPTIONS[name]
         text = (ship_models.ZOO / name / "README.md").read_text()
         assert bundled(f"zoo:{name}").description == description
         if name != "target":  # written by hand
@@ -50,6 +59,15 @@ def test_cards_have_the_text_of_their_makers() -> None:
             parts = (about, results.WHAT[ship_models.kind_of(name)], note, rights, results.LIMITS)
             target = ship_models.target_of(name)
             assert [part for part in parts if part.format(target=target) not in text] == []
+
+
+def test_drafters_of_a_command_that_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zoo, "zoo_names", lambda: ["zoo:general", "zoo:smollm2-eagle3"])
+    assert default_drafters("zoo:target") == ["zoo:general", "ngram", "suffix"]
+    assert default_drafters("zoo:smollm2") == ["eagle:zoo:smollm2-eagle3", "ngram", "suffix"]
+    assert default_drafters("my/model") == default_drafters("gguf:zoo:smollm2") == ["ngram", "suffix"]
+    monkeypatch.setattr(zoo, "zoo_names", list)
+    assert default_drafters("zoo:smollm2") == ["ngram", "suffix"]
 
 
 def test_listing_loads_no_torch_and_runs_no_code_of_the_zoo() -> None:

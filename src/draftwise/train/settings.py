@@ -165,7 +165,8 @@ class EagleRun(Training):
         super(EagleRun, self).__post_init__()
         if self.drafted and not self.eagle3:
             raise UserError(
-                f"drafted={self.drafted}: an EAGLE head drafts from all tokens; leave it out, or give --kind eagle3"
+                f"drafted={self.drafted}: an EAGLE head drafts from all tokens; leave it out, or add "
+                "--kind eagle3"
             )
 
     @property
