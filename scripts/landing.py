@@ -1,4 +1,4 @@
-"""Draw the picture of the landing page: one round, and the speeds in the table of docs/explanation/toys.md.
+"""Draw the picture of the landing page: one round, and the speeds in the table of docs/explanation/smollm2.md.
 
 python scripts/landing.py [FILE]    (default: docs/pictures/draftwise.svg)
 """
@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TABLE = ROOT / "docs/explanation/toys.md"
+TABLE = ROOT / "docs/explanation/smollm2.md"
 SHOWN = {
     "`auto`": "auto: the default policy",
-    "`static-16` with `suffix`": "suffix lookup alone",
-    "`static-8` with `ngram`": "n-gram lookup alone",
-    "`static-3` with `general`": "small model alone",
+    "`suffix`, 8 tokens": "suffix lookup alone",
+    "`ngram`, 5 tokens": "n-gram lookup alone",
+    "EAGLE-3 head, 2 tokens": "trained head alone",
 }
 INK, GREY, TARGET, DRAFTER, REFUSED = "#1f2430", "#5c6370", "#0b6e8a", "#7a5195", "#b3403f"
 WIDTH, HEIGHT, LEFT, SCALE = 640, 508, 272, 112
@@ -23,7 +23,7 @@ WIDTH, HEIGHT, LEFT, SCALE = 640, 508, 272, 112
 
 def speeds(page: str) -> list[tuple[str, float, float, float]]:
     """Return speed-up and interval of every method shown, the fastest first."""
-    section = page.partition("## Speed by replay")[2].partition("\n## ")[0]
+    section = page.partition("## Speed\n")[2].partition("\n## ")[0]
     found = []
     for row in re.findall(r"^\| (.*) \|$", section, flags=re.M):
         cells = row.split(" | ")
@@ -79,7 +79,7 @@ def bars(methods: list[tuple[str, float, float, float]]) -> list[str]:
         if high > low:
             ends = (LEFT + low * SCALE, LEFT + high * SCALE)
             drawn.append(f'<path d="M{ends[0]:g} {y + 13}H{ends[1]:g}" stroke="{INK}" stroke-width="2"/>')
-    source = "65 Spec-Bench prompts, bundled toy models, exact replay; lines: 95 %"
+    source = "SmolLM2-135M-Instruct, 26 Spec-Bench prompts, two CPU cores; lines: 95 %"
     return [*drawn, text(24, 488, source, size=15, fill=GREY)]
 
 

@@ -156,7 +156,7 @@ def test_pages_and_change_log_can_be_read() -> None:
 
 def test_the_picture_shows_the_tables_figures() -> None:
     shown = (ROOT / "docs/pictures/draftwise.svg").read_text()
-    assert landing.picture((ROOT / "docs/explanation/toys.md").read_text()) == shown
+    assert landing.picture(landing.TABLE.read_text()) == shown
 
 
 # -- Measured tables say how they were measured ------------------------------------------------------------

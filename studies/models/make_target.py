@@ -41,6 +41,8 @@ HEAD = 64  # width of an attention head
 class Pretraining:
     """Cross-entropy of the next token in windows of one long text (see `draftwise.train.steps.Task`)."""
 
+    progress = 0.0
+
     def __init__(self, model: Any, text: Tensor, held_out: Tensor) -> None:
         self.model, self.text, self.held_out = model, text, held_out
         self.answers = [Answer((), tuple(window), 0.0) for window in text.tolist()]

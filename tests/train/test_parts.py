@@ -414,6 +414,7 @@ def test_a_head_that_drafts_from_other_tokens_keeps_what_it_knows_of_them() -> N
     target = model("llama", seed=0)
     torch.manual_seed(3)
     head = new_eagle(target, eagle3=True, drafted=9).float()
+    assert isinstance(head, Eagle3)
     head.choose([0, 2, 3, 5, 7, 8, 11, 12, 13])
     made = redrafted(head, target, [12, 4, 5, 2])
     assert made.ids is not None and made.ids.tolist() == [2, 4, 5, 12]
@@ -463,9 +464,12 @@ def test_answers_are_shared_by_trainings_on_other_prompts(
     writer = texts.Writer(target, tokenizer)
     asked: list[int] = []
     decode = texts._decode
-    monkeypatch.setattr(
-        texts, "_decode", lambda run, batch, *rest: asked.append(len(batch)) or decode(run, batch, *rest)
-    )
+
+    def counting(run: Any, batch: Any, *rest: Any) -> Any:
+        asked.append(len(batch))
+        return decode(run, batch, *rest)
+
+    monkeypatch.setattr(texts, "_decode", counting)
     first = texts.answers(run, [[3, 4, 5], [6, 7]], writer, path, silent)
     both = texts.answers(run, [[8, 9], [3, 4, 5]], writer, path, silent)
     assert sum(asked) == 6, "four answers, and two to the prompt that was new"
@@ -490,12 +494,17 @@ def test_answers_of_other_trainings_are_refused(world: Path, tmp_path: Path, opt
 @pytest.mark.parametrize("together", [True, False])
 def test_answers_are_written_in_bfloat16_if_batches_are_read_in_one_pass(world: Path, together: bool) -> None:
     target, tokenizer = load_model(str(world / "target")), load_tokenizer(str(world / "target"))
-    assert texts.Writer(target, tokenizer).decoder().loop.target.runner.model is target
+
+    def runner(decoder: Decoder) -> Any:
+        of: Any = decoder.loop.target
+        return of.runner
+
+    assert runner(texts.Writer(target, tokenizer).decoder()).model is target
     writer = texts.Writer(target, tokenizer, half=True)
-    writer.probed.loop.target.runner.together = together
-    model = writer.decoder().loop.target.runner.model
+    runner(writer.probed).together = together
+    model = runner(writer.decoder()).model
     assert (model.dtype == torch.bfloat16, model is target) == (together, not together)
-    assert target.dtype == torch.float32 and writer.decoder().loop.target.runner.model is model
+    assert target.dtype == torch.float32 and runner(writer.decoder()).model is model
 
 
 def test_one_domain_or_all(options: Options) -> None:
