@@ -18,7 +18,7 @@ SHOWN = {
     "EAGLE-3 head, 2 tokens": "trained head alone",
 }
 INK, GREY, TARGET, DRAFTER, REFUSED = "#1f2430", "#5c6370", "#0b6e8a", "#7a5195", "#b3403f"
-WIDTH, HEIGHT, LEFT, SCALE = 640, 508, 272, 112
+WIDTH, HEIGHT, LEFT, SCALE = 640, 508, 272, 220
 
 
 def speeds(page: str) -> list[tuple[str, float, float, float]]:
