@@ -22,7 +22,7 @@ from studies.common.command import command, listed, numbers, start
 from tests.policies.auto import drawn, script
 from tests.policies.auto.script import Prices, Right, always
 
-PAGE = "docs/explanation/toys.md"
+PAGE = "docs/explanation/auto-measured.md"
 NAME = "drafter"
 
 

@@ -23,7 +23,7 @@ from studies.common import vllm
 from studies.common.command import again, command, listed, numbers, start
 from studies.common.prompts import spread
 
-PAGE = "docs/explanation/toys.md"
+PAGE = "docs/how-to/vllm.md"
 
 
 def methods(model: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
