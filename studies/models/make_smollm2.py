@@ -17,7 +17,7 @@ from studies.common.command import command, listed, start
 from studies.models.chat_prompts import make_prompts, write_prompts
 from studies.models.make_models import LICENCE, make
 
-PAGE = "docs/reference/zoo.md"
+PAGE = "docs/how-to/train.md"
 TARGET = "zoo:smollm2"
 SPECIALISTS = ("code", "math", "translation", "text")
 COMMON = {

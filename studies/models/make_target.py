@@ -33,7 +33,7 @@ from draftwise.train.steps import take
 from draftwise.train.texts import Answer
 from studies.common.command import command, start
 
-PAGE = "docs/how-to/train.md"
+PAGE = "docs/reference/zoo.md"
 
 HEAD = 64  # width of an attention head
 

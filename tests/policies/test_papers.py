@@ -184,7 +184,9 @@ def test_a_bandit_is_made_of_what_its_source_says(row: Row) -> None:
     assert policy.per_query is row.per_query
     learner = policy._learner(0)
     assert type(learner) is row.learner
-    assert options(learner) == {"arms": len(row.arms)} | row.constants
+    usual = {"ahead": 0} if issubclass(row.learner, UCB1) else {}
+    usual |= {"printed": False} if row.learner in (DiscountedUCB, SlidingWindowUCB) else {}
+    assert options(learner) == {"arms": len(row.arms)} | usual | row.constants
     if row.reward is Rate:
         assert isinstance(recorder.reward, Rate) and recorder.reward.memory == 0.999
     else:
@@ -268,7 +270,7 @@ def test_tapouts_token_level(name: str, bank: type) -> None:
     else:
         assert isinstance(policy.bank, Separate)
         assert [(type(x), options(x)) for x in policy.bank.learners] == [
-            (UCB1, {"arms": 5, "strength": 1.0})
+            (UCB1, {"arms": 5, "strength": 1.0, "ahead": 0})
         ] * 128
     short = made(f"tapout-token-{name}?length=9&drafter=b").policy
     assert isinstance(short, TokenPolicy)
