@@ -60,25 +60,25 @@ def make_prompts(data: Path, split: str = "train", seed: int = 0, scale: float =
     for name, domain, count, write in _PARTS:
         texts = [json.loads(line) for line in (data / name / f"{split}.jsonl").open(encoding="utf-8")]
         rng.shuffle(texts)
-        made = ((write(one, rng), str(one.get("source", name))) for one in texts)
-        usable = [(text, source) for text, source in made if text]
+        pairs = ((write(one, rng), str(one.get("source", name))) for one in texts)
+        usable = [(text, source) for text, source in pairs if text]
         rows += [
             {"prompt": text, "domain": domain, "source": source}
             for text, source in usable[: round(count * scale)]
         ]
-    asked = [one.format(topic) for one in REQUESTS for topic in TOPICS]
-    rng.shuffle(asked)
+    requests = [one.format(topic) for one in REQUESTS for topic in TOPICS]
+    rng.shuffle(requests)
     if split != "train":
-        asked = asked[::-1]
-    rows += [{"prompt": one, "domain": "text", "source": OWN} for one in asked[: round(REQUESTED * scale)]]
+        requests = requests[::-1]
+    rows += [{"prompt": one, "domain": "text", "source": OWN} for one in requests[: round(REQUESTED * scale)]]
     rng.shuffle(rows)
     return rows
 
 
 def make_test_prompts(data: Path, seed: int = 0, scale: float = 0.04) -> list[Row]:
     """Draw prompts from the test splits, less all that training has."""
-    known = {row["prompt"] for row in make_prompts(data, seed=seed)}
-    return [row for row in make_prompts(data, "test", seed, scale) if row["prompt"] not in known]
+    trained = {row["prompt"] for row in make_prompts(data, seed=seed)}
+    return [row for row in make_prompts(data, "test", seed, scale) if row["prompt"] not in trained]
 
 
 def _code(row: Any, rng: Random) -> str:
@@ -90,8 +90,8 @@ def _code(row: Any, rng: Random) -> str:
 def _task(row: Any, rng: Random) -> str:
     """The sentence of an MBPP docstring, as a request."""
     lines = [line.strip() for line in row["prompt"].split("\n")]
-    said = next((line for line in lines if line.startswith("Write a")), "")
-    return f"{said} Use Python." if said else ""
+    sentence = next((line for line in lines if line.startswith("Write a")), "")
+    return f"{sentence} Use Python." if sentence else ""
 
 
 def _math(row: Any, rng: Random) -> str:

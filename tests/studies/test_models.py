@@ -102,8 +102,9 @@ def test_drafters_of_a_real_model_are_made_one_from_the_other(
         str(world / "target"), drafters=[f"eagle:{out / name}" for name in only.split(",")], policy="ucb1"
     )
     plain = Decoder.from_pretrained(str(world / "target"), policy="none")
-    texts = [some.generate([4, 5, 6], max_new_tokens=8).token_ids for some in (made, plain)]
-    assert texts[0] == texts[1]
+    text = made.generate([4, 5, 6], max_new_tokens=24)
+    assert text.token_ids == plain.generate([4, 5, 6], max_new_tokens=24).token_ids
+    assert text.stats.accepted < text.stats.drafted, "after so few steps some drafts are wrong"
 
 
 def test_prompts_to_measure_with_are_not_trained_on(data: Path) -> None:

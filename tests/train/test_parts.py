@@ -399,6 +399,46 @@ def test_a_new_eagle3_head_begins_as_the_targets_last_layer() -> None:
     assert float((head.read(features) - features[:, -width:]).detach().abs().mean()) < 0.2
 
 
+def test_a_norm_that_computes_otherwise_is_not_copied() -> None:
+    class AddsOne(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((16,), 0.5))
+
+        def forward(self, states: torch.Tensor) -> torch.Tensor:
+            return states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + 1e-6) * (1 + self.weight)
+
+    target = model("llama", seed=0)
+    target.model.norm, own = AddsOne(), target.model.norm
+    torch.nn.init.normal_(own.weight)
+    for norm, copied in ((target.model.norm, False), (own, True)):
+        target.model.norm = norm
+        head = new_eagle(target, eagle3=True)
+        assert isinstance(head, Eagle3)
+        start_from_target(head, target)
+        assert torch.equal(head.norm.weight, norm.weight) is copied
+        assert copied or torch.equal(head.norm.weight, torch.ones_like(own.weight))
+
+
+def test_a_target_of_one_layer_has_heads_too() -> None:
+    target = model("llama", seed=0)
+    del target.model.layers[1:]
+    target.config.num_hidden_layers = 1
+    head = new_eagle(target, eagle3=True)
+    assert isinstance(head, Eagle3)
+    start_from_target(head, target)
+    assert torch.equal(head.midlayer.mlp.up_proj.weight, target.model.layers[0].mlp.up_proj.weight)
+
+
+def test_a_head_may_draft_from_all_tokens_again() -> None:
+    target = model("llama", seed=0)
+    head = new_eagle(target, eagle3=True, drafted=9).float()
+    assert isinstance(head, Eagle3)
+    made = redrafted(head, target, range(VOCAB))
+    assert made.ids is None and head.ids is not None
+    assert torch.equal(made.lm_head.weight[head.ids], head.lm_head.weight)
+
+
 def test_a_target_of_another_shape_leaves_a_new_head_as_it_is() -> None:
     target = model("gpt2", seed=0)
     head = new_eagle(target, eagle3=True)

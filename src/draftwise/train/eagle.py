@@ -194,10 +194,11 @@ def redrafted(head: Eagle3, target: Any, ids: Sequence[int]) -> Eagle3:
     new = beside(type(head)(config, target, own=own), target).float()
     apart = ("lm_head.weight", "d2t", "t2d")
     new.load_state_dict({k: v for k, v in head.state_dict().items() if k not in apart}, strict=False)
-    new.choose(ids)
+    if new.ids is not None:
+        new.choose(ids)
     output_from_target(new)
-    known = range(head.vocab_size) if head.ids is None else head.ids.tolist()
-    rows = {token: row for row, token in enumerate(known)}
+    old_ids = range(head.vocab_size) if head.ids is None else head.ids.tolist()
+    rows = {token: row for row, token in enumerate(old_ids)}
     for row, token in enumerate(sorted(ids)):
         if token in rows:
             new.lm_head.weight[row] = head.lm_head.weight[rows[token]]
@@ -220,28 +221,37 @@ def start_from_target(head: Eagle3, target: Any) -> None:
     Attention also reads the token, with weights half as large as random ones would be.
     """
     output_from_target(head)
-    first, *_, last = layers_of(target)
-    theirs, own = dict(last.named_parameters()), head.midlayer
+    layers, own = layers_of(target), head.midlayer
+    first, last = layers[0], layers[-1]
+    sources = dict(last.named_parameters())
     for name, parameter in own.named_parameters():
-        source = theirs.get(name)
-        if source is None:
+        source = sources.get(name)
+        if source is None or "norm" in name:
             continue
         if source.shape == parameter.shape:
             parameter.copy_(source)
         elif source.dim() == 2 and parameter.shape == (len(source), 2 * source.shape[1]):
             parameter[:, source.shape[1] :].copy_(source)
             parameter[:, : source.shape[1]].mul_(0.5)
-    final = getattr(target.base_model, "norm", None)
-    for norm, source in (
-        (own.hidden_norm, getattr(last, "input_layernorm", None)),
-        (own.input_layernorm, getattr(first, "input_layernorm", None)),
-        (head.norm, final),
-    ):
-        if source is not None and norm.weight.shape == source.weight.shape:
-            norm.weight.copy_(source.weight)
+    start_norm(own.hidden_norm, getattr(last, "input_layernorm", None))
+    start_norm(own.input_layernorm, getattr(first, "input_layernorm", None))
+    start_norm(own.post_attention_layernorm, getattr(last, "post_attention_layernorm", None))
+    start_norm(head.norm, getattr(target.base_model, "norm", None))
     if hasattr(head, "fc") and head.target_width == head.config.hidden_size:
         head.fc.weight.mul_(0.1)
         head.fc.weight[:, -head.target_width :] += torch.eye(head.target_width).to(head.fc.weight)
+
+
+def start_norm(norm: Any, source: Any) -> None:
+    """Copy a norm's weights if both then compute the same: Gemma's, for one, add 1 to theirs."""
+    weight = getattr(source, "weight", None)
+    if weight is None or weight.shape != norm.weight.shape:
+        return
+    before = norm.weight.clone()
+    norm.weight.copy_(weight)
+    states = torch.linspace(-2.0, 3.0, len(weight)).to(weight)
+    if not torch.allclose(norm(states.to(norm.weight)).float(), source(states).float(), rtol=1e-2, atol=1e-2):
+        norm.weight.copy_(before)
 
 
 def frequent(answers: Sequence[Answer], n: int, vocab_size: int) -> list[int]:

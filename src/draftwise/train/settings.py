@@ -142,7 +142,7 @@ class EagleRun(Training):
     )
     drafted: int = option(
         0,
-        "EAGLE-3: tokens that it drafts from, the most frequent ones; 0 = 8192, or those of --start.",
+        "EAGLE-3: tokens that it drafts from, the most frequent; 0 = 8192 at most, or those of --start.",
         NATURAL,
     )
     context: int = option(

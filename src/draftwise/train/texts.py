@@ -198,11 +198,11 @@ def answers(
     needed = _batches(jobs[:split], run.together)
     others = _batches(jobs[split:], run.together)
     Random(f"batches {run.seed}").shuffle(others)  # so that those answered in time are of all lengths
-    known = _finished(path, _header(run, writer.target))
-    finished = sum(_key(job) in known for job in jobs)
+    by_key = _finished(path, _header(run, writer.target))
+    finished = sum(_key(job) in by_key for job in jobs)
     with path.open("a", encoding="utf-8") as file:
         for number, batch in enumerate([*needed, *others]):
-            missing = [job for job in batch if _key(job) not in known]
+            missing = [job for job in batch if _key(job) not in by_key]
             if not missing:
                 continue
             left: dict[str, float] = {}
@@ -215,16 +215,18 @@ def answers(
             def count(ended: int, before: int = finished, left: dict[str, float] = left) -> None:
                 tell("Target answers", before + ended, len(jobs), **left)
 
-            found = dict(zip(map(_key, missing), _decode(run, missing, writer.decoder(), count), strict=True))
-            known |= found
+            new = dict(zip(map(_key, missing), _decode(run, missing, writer.decoder(), count), strict=True))
+            by_key |= new
             finished += len(missing)
-            file.write(json.dumps(found) + "\n")
+            file.write(json.dumps(new) + "\n")
             file.flush()
             os.fsync(file.fileno())
     tell("Target answers", finished, finished)
     jobs.sort(key=lambda job: (len(job[0]), job[2], run.temperatures.index(job[1])))
     return [
-        Answer(tuple(ids), tuple(tokens), t) for ids, t, i in jobs if (tokens := known.get(_key((ids, t, i))))
+        Answer(tuple(ids), tuple(tokens), t)
+        for ids, t, i in jobs
+        if (tokens := by_key.get(_key((ids, t, i))))
     ]
 
 
@@ -263,7 +265,7 @@ def _finished(path: Path, header: dict[str, Any]) -> dict[str, list[int]]:
     try:
         written, *batches = [json.loads(line) for line in complete.splitlines()]
         other = [key for key in header if written.get(key) != header[key]]
-        known = {key: list(map(int, tokens)) for batch in batches for key, tokens in batch.items()}
+        by_key = {key: list(map(int, tokens)) for batch in batches for key, tokens in batch.items()}
     except (ValueError, AttributeError, TypeError):
         raise UserError(f"{path} is no file of answers: remove it, or name another with --answers") from None
     if other:
@@ -271,7 +273,7 @@ def _finished(path: Path, header: dict[str, Any]) -> dict[str, list[int]]:
             f"the answers in {path} differ in {', '.join(other)}: remove the file, or name another "
             "with --answers"
         )
-    return known
+    return by_key
 
 
 def _decode(
