@@ -306,7 +306,8 @@ def test_eagles_gradient_is_that_of_the_formula(options: Options, eagle3: bool, 
         "kind": "eagle3" if eagle3 else "eagle",
     }
     task = EagleTask(EagleRun(**options(**DOUBLE, **given)), head, material(target), silent)
-    found = gradient(head, task.loss([0, 2], torch.Generator()))
+    loss = task.loss([0, 2], torch.Generator())
+    found = gradient(head, loss)
     steps: list[list[torch.Tensor]] = [[], []]
     near: list[list[torch.Tensor]] = [[], []]
     for one in (ANSWERS[0], ANSWERS[2]):
@@ -328,7 +329,9 @@ def test_eagles_gradient_is_that_of_the_formula(options: Options, eagle3: bool, 
                 near[depth].append(torch.where(apart < 1, apart**2 / 2, apart - 0.5).mean())
     kl, l1 = ([torch.stack(each).mean() for each in some] for some in (steps, near))
     both = kl if eagle3 else [b + 0.3 * a for a, b in zip(kl, l1, strict=True)]
-    wanted = gradient(head, (both[0] + 0.7 * both[1]) / 1.7)
+    total = (both[0] + 0.7 * both[1]) / 1.7
+    assert float(loss.detach()) == pytest.approx(float(total.detach()), rel=1e-5)
+    wanted = gradient(head, total)
     assert float((found - wanted).norm()) < 1e-5 * float(wanted.norm())  # the loss is taken in float32
 
 

@@ -152,6 +152,20 @@ def test_eagle_goes_on_from_a_head(
     assert found["log"][-1] != found["log"][0]
 
 
+def test_a_task_is_told_how_much_of_its_training_is_over(
+    world: Path, tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss, progress = eagle.EagleTask.loss, list[float]()
+
+    def recording(task: eagle.EagleTask, *args: Any) -> Any:
+        progress.append(task.progress)
+        return loss(task, *args)
+
+    monkeypatch.setattr(eagle.EagleTask, "loss", recording)
+    eagle.train(EagleRun(**options(steps=4)), tmp_path / "made", silent)
+    assert progress == [0.0, 0.25, 0.5, 0.75]
+
+
 def test_eagle_goes_on_with_fewer_tokens(world: Path, tmp_path: Path, options: Options) -> None:
     plain = options(dtype="float32")
     eagle.train(EagleRun(**plain, drafted=12), tmp_path / "first", silent)
