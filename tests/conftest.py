@@ -54,12 +54,13 @@ def patience() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def layout() -> Iterator[None]:
-    """Every layer that can be packed is: no test asks the clock which layout is the fastest one."""
+    """Every layer that can be packed is, and every head in half precision: no test asks the clock."""
     from draftwise.models.weights import timing
 
     patch = pytest.MonkeyPatch()
     patch.setattr(timing, "fastest", timing.first)
     patch.setattr(timing, "faster_fused", timing.always)
+    patch.setattr(timing, "faster_in_half", timing.always)
     yield
     patch.undo()
 

@@ -19,6 +19,7 @@ from .models.gguf.library import check as check_file
 from .models.load import disagreement, load_model, load_tokenizer, locate
 from .models.runner.executors.inductor_cpu import check_mode, compile_runner
 from .models.weights.packed import arrange, checked
+from .models.weights.timing import WIDTHS
 from .models.zoo import list_zoo
 from .policies.arms import TOGETHER
 from .policies.catalogue import Method, default, method, weighs_cascades
@@ -156,7 +157,7 @@ def _build_registered(spec: DrafterSpec, target: Target, tokenizer: Any) -> Draf
         arguments.append(target)
     built: Any = registry.build("drafters", spec, *arguments)
     if hasattr(built, "module"):
-        arrange(built.module, spec.load.pack)
+        arrange(built.module, spec.load.pack, widths=getattr(built, "widths", WIDTHS))
     if hasattr(built, "check"):
         from .drafters.lookup.datastore import tokenizer_fingerprint
 

@@ -4,8 +4,9 @@
     python -m studies.models.make_smollm2 --data DATA --out OUT --only smollm2-eagle3
 
 `--data` holds `gsm8k/train.jsonl` and so on, from which `chat_prompts` makes prompts as people write them;
-the target answers each once, greedily. Then an EAGLE-3 head for all of them, its four specialists, and Medusa
-heads. After an interruption the same command continues.
+the target answers each once, greedily. Then an EAGLE-3 head for all of them, its four specialists, for which
+it answers their own prompts at temperature 0.7, too, and Medusa heads. After an interruption the same command
+continues.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def recipes(out: Path) -> dict[str, tuple[str, dict[str, Any]]]:
         "rate": 5e-4,
         "shallow": 0.0,
         "held_out": 40,
+        "temperatures": (0.0, 0.7),
         "start": str(out / "smollm2-eagle3"),
     }
     for domain in SPECIALISTS:

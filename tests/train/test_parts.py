@@ -156,6 +156,28 @@ def test_a_file_of_other_states_is_written_anew(tmp_path: Path) -> None:
     assert torch.allclose(kept(target, tmp_path).read(ANSWERS).states, Teacher(target).read(ANSWERS).states)
 
 
+def test_a_file_that_has_some_states_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another training of the same target: what is there is neither computed again nor lost."""
+    target, file = model("llama", seed=0), tmp_path / "a.states.safetensors"
+    first = Teacher(target)
+    first.keep(ANSWERS[:1], file, silent)
+    before = first.read(ANSWERS[:1]).states
+    second, asked = Teacher(target), list[Any]()
+    forward = second._pass
+    monkeypatch.setattr(second, "_pass", lambda some: asked.extend(some) or forward(some))
+    second.keep(ANSWERS[1:], file, silent)
+    assert asked == sorted(ANSWERS[1:], key=lambda one: len(one.text))
+    third = Teacher(target)
+    monkeypatch.setattr(third, "_pass", lambda some: pytest.fail("the target was asked again"))
+    third.keep(ANSWERS, file, silent)
+    assert torch.equal(third.read(ANSWERS[:1]).states, before)
+    whole, true = third.read(ANSWERS), Teacher(target).read(ANSWERS)
+    assert torch.allclose(whole.states, true.states)
+    half = Teacher(target, dtype=torch.bfloat16)
+    half.keep(ANSWERS[:1], file, silent)  # other numbers: the file is written anew
+    assert half.read(ANSWERS[:1]).states.dtype == torch.bfloat16
+
+
 def test_states_that_cannot_be_written_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(tensors: Any, path: Path, about: Any) -> None:
         path.write_bytes(b"half")

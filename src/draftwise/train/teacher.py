@@ -3,11 +3,10 @@ the distances of a drafter from it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -119,38 +118,55 @@ class Teacher:
     def keep(self, answers: Sequence[Answer], file: Path, tell: Tell) -> None:
         """Compute the states of answers once and store them in a file, which later trainings share.
 
-        Groups depend on the answers alone, so every run learns from identical numbers. A file of other
-        answers is overwritten.
+        A file that has some of them is completed, so that its numbers stay what they are; one of another
+        target, precision or layers is overwritten.
 
         Raises:
             UserError: the file cannot be written.
         """
+        by_digest = self._stored(file)
         order = sorted({one.text: one for one in answers}.values(), key=lambda one: (len(one.text), one.text))
-        about = {"format": "draftwise-states", "of": self._said(order)}
-        if _about(file) != about:
-            states = torch.empty(sum(len(one.text) for one in order), self._width, dtype=self.dtype)
-            done = 0
-            for at in range(0, len(order), GROUP):
-                tell("Reading answers", at, len(order))
-                for row in self._pass(order[at : at + GROUP]):
-                    states[done : done + len(row)] = row
-                    done += len(row)
-            part = file.with_name(f"{file.name}.part")
-            try:
-                save_file({"states": states}, part, about)
-                part.replace(file)
-            except (OSError, SafetensorError) as error:
-                part.unlink(missing_ok=True)
-                what = f"{states.nbytes / 1e6:.0f} MB of states to {file}: {str(error).splitlines()[0]}"
-                raise UserError(
-                    f"cannot write {what}; make room, or train with --remember 0 to another --out"
-                ) from error
-            tell("Reading answers", len(order), len(order))
-        states = load_file(file)["states"]
-        ends = accumulate(len(one.text) for one in order)
-        self.kept = {
-            one.text: states[end - len(one.text) : end] for one, end in zip(order, ends, strict=True)
+        missing = [one for one in order if _digest(one.text) not in by_digest]
+        for at in range(0, len(missing), GROUP):
+            tell("Reading answers", at, len(missing))
+            group = missing[at : at + GROUP]
+            by_digest |= zip((_digest(one.text) for one in group), self._pass(group), strict=True)
+        if missing:
+            self._write(by_digest, file)
+            tell("Reading answers", len(missing), len(missing))
+            by_digest = self._stored(file)
+        self.kept = {one.text: by_digest[_digest(one.text)] for one in order}
+
+    def _stored(self, file: Path) -> dict[str, Tensor]:
+        """The states in a file by the digest of their text; none if they are of something else."""
+        try:
+            with safe_open(file, framework="pt") as opened:
+                if opened.metadata() != self._about:
+                    return {}
+            tensors = load_file(file)
+            digests = bytes(tensors["digests"].tolist()).decode().split()
+            parts = torch.split(tensors["states"], tensors["lengths"].tolist())
+            return dict(zip(digests, parts, strict=True))
+        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
+            return {}
+
+    def _write(self, by_digest: Mapping[str, Tensor], file: Path) -> None:
+        states = torch.cat([*by_digest.values()])
+        part = file.with_name(f"{file.name}.part")
+        tensors = {
+            "states": states,
+            "digests": torch.tensor(list(" ".join(by_digest).encode()), dtype=torch.uint8),
+            "lengths": torch.tensor([len(rows) for rows in by_digest.values()]),
         }
+        try:
+            save_file(tensors, part, self._about)
+            part.replace(file)
+        except (OSError, SafetensorError) as error:
+            part.unlink(missing_ok=True)
+            what = f"{states.nbytes / 1e6:.0f} MB of states to {file}: {str(error).splitlines()[0]}"
+            raise UserError(
+                f"cannot write {what}; make room, or train with --remember 0 to another --out"
+            ) from error
 
     def size(self, answers: Sequence[Answer]) -> int:
         """The size of these answers' states in bytes."""
@@ -160,10 +176,11 @@ class Teacher:
     def _width(self) -> int:
         return int(self.target.get_output_embeddings().weight.shape[1]) * (1 + len(self.others))
 
-    def _said(self, order: Sequence[Answer]) -> str:
-        """What determines the states."""
-        texts = sha256(str([one.text for one in order]).encode()).hexdigest()
-        return f"{model_fingerprint(self.target)} {self.others} {self.dtype} {texts}"
+    @cached_property
+    def _about(self) -> dict[str, str]:
+        """What determines the states of a text."""
+        of = f"{model_fingerprint(self.target)} {self.others} {self.dtype}"
+        return {"format": "draftwise-states", "version": "2", "of": of}
 
     @cached_property
     def _plain(self) -> bool:
@@ -214,10 +231,5 @@ def _places(answers: Sequence[Answer], device: torch.device) -> tuple[Tensor, Te
     return ids, torch.nn.functional.pad(predicted, (first, 1))
 
 
-def _about(file: Path) -> dict[str, str]:
-    """The header of a file of states; empty if it is another file."""
-    try:
-        with safe_open(file, framework="pt") as opened:
-            return dict(opened.metadata() or {})
-    except (OSError, SafetensorError):
-        return {}
+def _digest(text: Sequence[int]) -> str:
+    return sha256(str(list(text)).encode()).hexdigest()[:20]

@@ -104,7 +104,7 @@ def test_where_the_layer_is_looked_for(tmp_path: Path) -> None:
     spec = registry.Spec("mtp", options={"folder": str(tmp_path)})
     assert isinstance(registry.build("drafters", spec, reads).module, Mtp)
     single = HFTarget(loaded(tmp_path).float())
-    with pytest.warns(DraftwiseWarning, match="PairModel is no class of Transformers"):
+    with pytest.warns(DraftwiseWarning, match="a head of the kind Mtp is not compiled"):
         specs = parse_drafters("mtp", LoadOptions(pack=True, compile="on"))
         (built,) = build_drafters(specs, single, None, "target").values()
     assert isinstance(built, EagleDrafter) and isinstance(built.module, Mtp)

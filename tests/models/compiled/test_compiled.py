@@ -211,6 +211,38 @@ def test_a_head_drafts_beside_compiled_passes(
     assert kinds == {"compiled"} and target.runner.executor.plan.key != without.key  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+def test_a_compiled_head_drafts_what_it_drafts_eagerly(free: pytest.MonkeyPatch, kind: str) -> None:
+    """Chains and trees, alone and in a batch, of a head that shares layers with its target and of one that
+    does not; it is a bad one, and the text stays the target's."""
+    made = model("llama", dtype=torch.float32)
+    own = [own_text(made, prompt, 30) for prompt in prompts()]
+    target = HFTarget(made)
+    drafted: dict[bool, list[Any]] = {}
+    for is_compiled in (False, True):
+        head = random_eagle(made, eagle3=kind == "eagle3", drafted=19 * (kind == "eagle3"))
+        packed.pack_layers(head, lambda layers, names: names[0])
+        drafter = EagleDrafter(head, target)
+        compile_runner(drafter, "on" if is_compiled else "off")
+        said = describe_passes({"head": drafter})
+        assert ("head" in said) == is_compiled and all(one.startswith("compiled") for one in said.values())
+        drafts, draft = list[Any](), drafter.draft
+
+        def watched(jobs: Any, draft: Any = draft, drafts: list[Any] = drafts) -> Any:
+            drafts.extend(made := draft(jobs))
+            return made
+
+        drafter.draft = watched  # type: ignore[method-assign]
+        team: dict[str, Any] = {"eagle": drafter}
+        for batch, width in ((1, 1), (3, 1), (3, 2)):
+            drafter.branches = width
+            chosen = method("static-4", ["eagle"])
+            loop = Loop(target, team, chosen.policy, chosen.recorder)
+            assert written(loop, prompts(), 30, batch) == own
+        drafted[is_compiled] = [(one.tokens, one.parents) for one in drafts]
+    assert drafted[True] == drafted[False] and any(tokens for tokens, _ in drafted[True])
+
+
 def test_a_short_pass_is_that_of_any_other(path: Path) -> None:
     """Of every width, with as many logits as a draft needs, after rewinds, beyond the first buffers, the
     window and the widest short pass, and in a cache made anew; in runners that share a graph."""

@@ -18,10 +18,11 @@ from draftwise import Decoder
 from draftwise.errors import UserError
 from draftwise.measure.bench.ours import Models
 from draftwise.models import verdicts
+from draftwise.models.native import kernels
 from draftwise.models.threads import THREADS
 from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS, TURNED, PackedLinear, TurnedLinear
-from draftwise.models.weights.packed import arrange, layouts, pack_layers
+from draftwise.models.weights.packed import arrange, halved, layouts, pack_layers
 from draftwise.specs import parse_drafter
 
 
@@ -160,6 +161,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         monkeypatch.setattr(timing, "DECIDED", {})
         monkeypatch.setattr(timing, "fastest", FASTEST)
+        monkeypatch.setattr(timing, "faster_in_half", FASTER_IN_HALF)
         monkeypatch.setattr(timing, "measure", measure)
         monkeypatch.setattr(timing, "keeps_up", lambda plain, packed: True)
         return seen
@@ -167,7 +169,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     return make
 
 
-FASTEST = timing.fastest  # before the tests' own stand in for it
+FASTEST, FASTER_IN_HALF = timing.fastest, timing.faster_in_half  # before the tests' own stand in for them
 
 
 def layers() -> nn.Sequential:
@@ -178,6 +180,31 @@ def layers() -> nn.Sequential:
 
 def count(model: nn.Module) -> int:
     return sum(isinstance(m, PackedLinear) for m in model.modules())
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_a_head_is_in_half_precision_where_that_is_faster(asked: Any, tmp_path: Path, pays: bool) -> None:
+    """The answer is saved; a head that is not in float32 stays as it is, and nothing is timed."""
+    seen = asked(pays=pays)
+    wanted = torch.bfloat16 if pays else torch.float32
+    assert {p.dtype for p in halved(layers()).parameters()} == {wanted}
+    kept = json.loads((tmp_path / "draftwise" / "packing.json").read_text())
+    (answer,) = [one["layout"] for key, one in kept.items() if key.endswith("bfloat16 at 1 2 4")]
+    assert answer == str(wanted).removeprefix("torch.")
+    timed = len(seen)
+    timing.DECIDED.clear()  # the next process
+    assert halved(layers())[0].weight.dtype == wanted and len(seen) == timed
+    assert halved(layers().double())[0].weight.dtype == torch.float64 and len(seen) == timed
+
+
+def test_without_time_for_a_trial_our_kernel_decides(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked()
+    monkeypatch.setenv("DRAFTWISE_TRIALS", "off")
+    has_kernel = kernels.linear_kernel(torch.bfloat16) is not None
+    assert (halved(layers())[0].weight.dtype == torch.bfloat16) == has_kernel
+    timing.DECIDED.clear()
+    monkeypatch.setattr(kernels, "linear_kernel", lambda dtype: None)
+    assert halved(layers())[0].weight.dtype == torch.float32
 
 
 LARGE = torch.zeros(1, 1 << 17)

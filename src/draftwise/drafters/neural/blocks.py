@@ -13,6 +13,7 @@ from ...core.drafts import Draft, Job
 from ...core.request import Request
 from ...models.heads.dflash import DFlash
 from ...models.runner.hidden_states import Source
+from ...models.weights.timing import WIDTHS
 from .heads import HeadDrafter, whole_vocabulary
 
 LEAST = 64  # initial number of positions in a text's keys and values; doubled when full
@@ -26,6 +27,7 @@ class DFlashDrafter(HeadDrafter):
     """
 
     hidden_states = True  # for stop rules that read them
+    widths = WIDTHS
 
     def __init__(self, head: DFlash, target: Source, **options: Any) -> None:
         super().__init__(target, head.layers_read, **options)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
@@ -15,50 +14,16 @@ from ...core.request import Request
 from ...core.roles import GradeJob
 from ...models.heads.eagle import Eagle, PEagle
 from ...models.heads.mtp import Mtp
+from ...models.heads.pairs import PairModel
 from ...models.runner import ModelRunner, PassInput
 from ...models.runner.hidden_states import Source
 from ...models.runner.traits import Traits
+from ...models.weights.timing import WIDTHS
 from .chains import Drift
 from .heads import MISS, HeadDrafter, later, whole_vocabulary
 
 LONG = 16  # from this many pending pairs a row is prefilled in a pass of its own
 Texts = Sequence[Sequence[int]]
-
-
-class PairModel:
-    """A head with the interface that `ModelRunner` needs of a model.
-
-    `inputs` are the states to read beside the tokens of the next pass, shape (rows, length, width), and
-    `states` the head's output states of the latest pass.
-    """
-
-    def __init__(self, head: Eagle | Mtp) -> None:
-        self.head, self.config = head, head.config
-        self.weight = next(head.parameters()).new_empty(0)  # the head's device and dtype
-        self.dtype, self.modules, self.training = self.weight.dtype, head.modules, False
-        self.inputs = self.states = self.weight.new_empty(0)
-
-    def get_input_embeddings(self) -> nn.Module | SimpleNamespace:
-        """Return a module whose weight is on the head's device."""
-        return SimpleNamespace(weight=self.weight)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        attention_mask: Tensor | None,
-        cache: Any,
-        use_cache: bool,
-        logits_to_keep: int,
-    ) -> SimpleNamespace:
-        """Return logits over the target's vocabulary at the last positions."""
-        self.states = self.head(
-            input_ids, self.inputs, position_ids=position_ids, attention_mask=attention_mask, cache=cache
-        )
-        logits = self.head.logits(self.states[:, -logits_to_keep:])
-        return SimpleNamespace(logits=whole_vocabulary(logits, self.head.ids, self.head.vocab_size))
-
-    __call__ = forward
 
 
 class PairDrafter(HeadDrafter):
@@ -73,8 +38,9 @@ class PairDrafter(HeadDrafter):
 
     def __init__(self, head: Eagle | Mtp, target: Source, **options: Any) -> None:
         super().__init__(target, head.layers_read, **options)
-        self.module, self.model = head, PairModel(head)
-        self.runner = ModelRunner(self.model, traits=Traits())  # rotary positions and full attention
+        self.module, self.ids = head, head.ids
+        # Rotary positions and full attention.
+        self.runner = ModelRunner(PairModel(head), traits=Traits())
         self.chunk = 96 if self.runner.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
 
     def close(self, request: Request) -> None:
@@ -111,34 +77,37 @@ class PairDrafter(HeadDrafter):
             cached[row] = min(cached[row], first)
             while first - cached[row] > LONG:
                 upto = min(cached[row] + self.chunk, first)
-                self._set_inputs([(row, request, upto)], 1)
+                states = self._known([(row, request, upto)], 1)
                 pairs = request.tokens[cached[row] + 1 : upto + 1]
-                self.runner.forward(PassInput(row, [pairs], 1, slots=slots))
+                self.runner.forward(PassInput(row, [pairs], 1, slots=slots, states=states))
             texts[row] = request.tokens[cached[row] + 1 : end + 1] + masks
         ends = [(row, r, end) for row, r, (_, end) in zip(rows, requests, spans, strict=True)]
-        self._set_inputs(ends, len(rows), ahead)
+        states = self._known(ends, len(rows), ahead)
         widths = [len(texts[row]) for row in rows]
         sizes = [end + ahead - first for first, end in spans]
         keep = max(widths) - min(w - n for w, n in zip(widths, sizes, strict=True))
-        logits = self.runner.forward(PassInput(0, texts, keep, slots=slots)).logits
-        states = self.model.states[:, -keep:]
+        output = self.runner.forward(PassInput(0, texts, keep, slots=slots, states=states))
+        logits, states = self._whole(output.logits), output.hidden_states[-1][:, -keep:]
         parts = [
             (row, slice(keep - max(widths) + width - n, keep - max(widths) + width))
             for row, width, n in zip(rows, widths, sizes, strict=True)
         ]
         return [(logits[part], states[part]) for part in parts]
 
-    def _set_inputs(self, ends: Sequence[tuple[int, Request, int]], n: int, ahead: int = 0) -> None:
-        """Set the states of each row's next pairs, up to an end, and of the mask, in a batch of `n` rows."""
+    def _whole(self, logits: Tensor) -> Tensor:
+        return whole_vocabulary(logits, self.ids, self.module.vocab_size)
+
+    def _known(self, ends: Sequence[tuple[int, Request, int]], n: int, ahead: int = 0) -> Tensor:
+        """The states of each row's next pairs, up to an end, and of the mask, in a batch of `n` rows."""
         cached = self.runner.cached_lengths
         parts = [self.features.of(request.id, cached[row], end) for row, request, end in ends]
         if self.mask and ahead:
             masks = self.mask[1].expand(ahead, -1)
             parts = [torch.cat((part.to(masks.device, masks.dtype), masks)) for part in parts]
-        inputs = self.model.weight.new_zeros(n, max(map(len, parts)), self.module.config.hidden_size)
+        states = self.runner.blank_states(n, max(map(len, parts)))
         for (row, _, _), part in zip(ends, parts, strict=True):
-            inputs[row if n > 1 else 0, : len(part)] = self.module.read(part.to(inputs.device, inputs.dtype))
-        self.model.inputs = inputs
+            states[row if n > 1 else 0, : len(part)] = self.module.read(part.to(states.device, states.dtype))
+        return states
 
 
 class EagleDrafter(PairDrafter):
@@ -147,7 +116,7 @@ class EagleDrafter(PairDrafter):
     def __init__(self, head: Eagle | Mtp, target: Source, **options: Any) -> None:
         super().__init__(head, target, **options)
         self.drift = Drift()
-        self.last = self.model.states  # states after the latest drafting step, by job
+        self.last = self.runner.blank_states(1, 1)  # states after the latest drafting step, by job
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
@@ -190,15 +159,15 @@ class EagleDrafter(PairDrafter):
         """Read drafted tokens, each with the head's own state of its parent."""
         texts: list[Sequence[int]] = [()] * len(rows)
         widest = max(map(len, tokens))
-        self.model.inputs = self.last.new_zeros(len(rows), widest, self.last.shape[2])
+        states = self.runner.blank_states(len(rows), widest)
         for i, row in enumerate(rows):
             texts[row] = tokens[i]
             if tokens[i]:
-                self.model.inputs[row, : len(tokens[i])] = self.last[i, above[i]]
+                states[row, : len(tokens[i])] = self.last[i, above[i]]
         trees = {row: tree for row, tree in zip(rows, parents, strict=True) if tree} if parents else None
-        logits = self.runner.forward(PassInput(0, texts, widest, parents=trees)).logits[rows]
-        self.last = self.model.states[rows]
-        return logits
+        output = self.runner.forward(PassInput(0, texts, widest, parents=trees, states=states))
+        self.last = output.hidden_states[-1][rows]
+        return self._whole(output.logits[rows])
 
 
 class PEagleDrafter(PairDrafter):
@@ -207,6 +176,8 @@ class PEagleDrafter(PairDrafter):
     The known pairs are followed by pairs of the head's mask, one for each token after the first. It drafts no
     more tokens than the head was trained for.
     """
+
+    widths = WIDTHS
 
     def __init__(self, head: PEagle, target: Source, **options: Any) -> None:
         super().__init__(head, target, **options)

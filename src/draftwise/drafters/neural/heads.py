@@ -16,6 +16,7 @@ from ...core.request import Request
 from ...core.roles import GradeJob
 from ...core.stops import needs
 from ...models.runner.hidden_states import Source
+from ...models.weights.timing import DRAFTING
 from .chains import Chain, Step, draft_chains, grades, picks
 from .trees import Tree, check_tree, draft_trees
 
@@ -35,6 +36,7 @@ class HeadDrafter(ABC):
     """
 
     guided = True
+    widths = DRAFTING  # tokens per pass, for which its weights are packed
 
     def __init__(
         self,

@@ -12,13 +12,14 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from ..heads.pairs import PairModel
 from ..runner.cache import RowCache
 from ..verdicts import machine
 from ..weights.layouts import fused_groups
 from ..weights.packed import layout_of
 from .heads import Layer, own_attention
 
-FORMAT = 7  # of the compiled files; raised when the graph's inputs or the model's structure change
+FORMAT = 8  # of the compiled files; raised when the graph's inputs or the model's structure change
 SMALL = 64  # elements of a tensor whose values may be written into the code
 
 
@@ -35,7 +36,7 @@ class Blueprint:
     product, group by group; `packed` maps packed ones to their layouts. `layers` lists the cache layers in
     use, `kinds` the names of the attention masks if layers differ. `own_attention`: by our kernel. `keeps`:
     the forward pass takes `logits_to_keep`. `outputs`: the layers whose hidden states are returned beside the
-    logits.
+    logits. `states`: the size of the states that a head reads beside its tokens, 0 if it is none.
     """
 
     format: int
@@ -55,6 +56,7 @@ class Blueprint:
     kinds: list[str]
     keeps: bool
     outputs: list[int]
+    states: int
 
     @property
     def key(self) -> str:
@@ -99,7 +101,8 @@ def blueprint(
         for i, layer in enumerate(cache.rows)
         if layer.is_initialized
     ]
-    isa, config = torch.backends.cpu.get_cpu_capability(), model.config.to_dict()
+    is_head = isinstance(model, PairModel)
+    isa, config = torch.backends.cpu.get_cpu_capability(), _structure(model)
     return Blueprint(
         format=FORMAT,
         machine=machine(torch.__version__, isa, 0),
@@ -118,6 +121,7 @@ def blueprint(
         kinds=kinds,
         keeps=keeps,
         outputs=[*outputs],
+        states=model.width if is_head else 0,
     )
 
 
@@ -127,13 +131,23 @@ def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def check_class(model: Any) -> None:
-    """Only Transformers' own classes are compiled; a head needs states beside its tokens.
+    """Only Transformers' own classes and EAGLE's heads are compiled.
 
     Raises:
         Unfit: the model is none.
     """
-    if not type(model).__module__.startswith("transformers."):
+    if isinstance(model, PairModel):
+        if model.structure() is None:
+            raise Unfit(f"a head of the kind {type(model.head).__name__} is not compiled")
+    elif not type(model).__module__.startswith("transformers."):
         raise Unfit(f"{type(model).__name__} is no class of Transformers")
+
+
+def _structure(model: Any) -> dict[str, Any]:
+    """What another process builds the model from."""
+    found = model.structure() if isinstance(model, PairModel) else None
+    settings: dict[str, Any] = found or model.config.to_dict()
+    return settings
 
 
 def _check(model: Any, cache: RowCache, own_hooks: set[int]) -> None:

@@ -13,6 +13,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..attention import Own, traced_heads
 from ..cache_names import name_for
+from ..heads.pairs import PairModel, like
 from ..native.kernels import packed_shape
 from ..runner.hidden_states import LayerHooks
 from ..weights.layouts import LAYOUTS, PANELS, TURNED, fuse, turn
@@ -66,13 +67,13 @@ class Pass(nn.Module):
 
     Inputs: ids and positions (rows, width), one additive mask (rows, 1, width, visible slots) per kind of
     layer, the slots that the tokens are written to (rows, width), the positions of the pass whose logits are
-    wanted (any number), and the keys and values of each cache layer.
+    wanted (any number), the keys and values of each cache layer, and a head's states (rows, width, size).
     """
 
     def __init__(self, model: nn.Module, plan: Blueprint) -> None:
         super().__init__()
         self.model, self.plan, self.cache_name = model, plan, name_for(model)
-        self.hooks = LayerHooks(model, plan.outputs) if plan.outputs else None
+        self.hooks = LayerHooks(model, plan.outputs) if plan.outputs and not plan.states else None
 
     def forward(
         self,
@@ -83,6 +84,7 @@ class Pass(nn.Module):
         keep: Tensor,
         keys: Sequence[Tensor],
         values: Sequence[Tensor],
+        pairs: Sequence[Tensor] = (),
     ) -> tuple[Tensor, ...]:
         """The logits at `keep`, shape (rows, len(keep), vocabulary), and the hidden states of the outputs."""
         total, width, plan = masks[0].shape[-1], ids.shape[1], self.plan
@@ -92,13 +94,18 @@ class Pass(nn.Module):
         named: dict[str, Any] = {self.cache_name: Cache(layers=layers), "use_cache": True}
         if plan.keeps:
             named["logits_to_keep"] = keep
-        logits: Tensor = self.model(
+        if pairs:
+            named["states"] = pairs[0]
+        output = self.model(
             input_ids=ids,
             position_ids=positions,
             attention_mask=mask,
             **named,
-        ).logits
+        )
+        logits: Tensor = output.logits
         states = [self.hooks.latest[layer] for layer in plan.outputs] if self.hooks else []
+        if pairs:
+            states = [output.states]
         return (logits if plan.keeps else logits[:, keep], *states)
 
 
@@ -111,7 +118,7 @@ class TracedLinear(nn.Module):
         self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
         self.packed = nn.Parameter(_as_packed(weight, layout))
         self.shape = nn.Parameter(torch.empty_like(weight)) if layout in OWN else weight
-        self.weight = weight.new_empty(0)
+        self.weight = weight.new_empty(0, device="cpu")  # as the pass will find it
         self.product = LAYOUTS[layout].product
         if layout in OWN:
             from . import kernels  # TorchInductor's own parts, which other versions may not have
@@ -136,12 +143,7 @@ def build(plan: Blueprint) -> nn.Module:
     Raises:
         Unfit: the class makes other weights from the configuration.
     """
-    module, name = plan.model
-    kind: Any = getattr(import_module(module), name)
-    config = kind.config_class.from_dict(plan.config)
-    with torch.device("meta"):
-        model = kind._from_config(config, dtype=_dtype(plan.dtype), attn_implementation=plan.attention)
-    model = model.eval().requires_grad_(False)
+    model = _skeleton(plan).eval().requires_grad_(False)
     for names in plan.fused:
         fuse(model, names)
     for path, layout in plan.packed.items():
@@ -159,10 +161,23 @@ def build(plan: Blueprint) -> nn.Module:
             raise Unfit(f"the loaded model is not what its configuration says ({path})")
         found.data = found.data.to(_dtype(dtype))
     made: nn.Module = model.to_empty(device="cpu")
+    if isinstance(made, PairModel):
+        made.share()
     for path, tensor in named_tensors(made):
         if path in plan.small:
             tensor.copy_(torch.tensor(plan.small[path], dtype=torch.float64).reshape(tensor.shape))
     return made
+
+
+def _skeleton(plan: Blueprint) -> Any:
+    """The model without memory for its weights."""
+    module, name = plan.model
+    with torch.device("meta"):
+        if plan.states:
+            return like(plan.config).to(_dtype(plan.dtype))
+        kind: Any = getattr(import_module(module), name)
+        config = kind.config_class.from_dict(plan.config)
+        return kind._from_config(config, dtype=_dtype(plan.dtype), attn_implementation=plan.attention)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -211,6 +226,7 @@ def compile_to(plan: Blueprint, path: Path) -> None:
         torch.zeros(3, dtype=torch.long),
         [torch.zeros(rows, layer[1], slots, layer[2], dtype=dtype) for layer in plan.layers],
         [torch.zeros(rows, layer[3], slots, layer[4], dtype=dtype) for layer in plan.layers],
+        [torch.zeros(rows, width, plan.states, dtype=dtype)][: plan.states],
     )
     shapes = (
         {0: free, 1: free},
@@ -220,6 +236,7 @@ def compile_to(plan: Blueprint, path: Path) -> None:
         {0: free},
         [{0: free, 2: free}] * len(plan.layers),
         [{0: free, 2: free}] * len(plan.layers),
+        [{0: free, 1: free}][: plan.states],
     )
     with traced_heads(_own(plan)):
         traced = torch.export.export(model, example, dynamic_shapes=shapes, strict=False)

@@ -77,13 +77,13 @@ def _timed(
         scratch.open(0)
     for start in range(0, TIMED, PIECE):
         for scratch in pair:
-            scratch.forward(PassInput(0, [tokens[start : start + PIECE]], 1))
+            _read(scratch, [tokens[start : start + PIECE]], 1)
         yield
 
     def through(scratch: ModelRunner) -> timing.Pass:
         def run(width: int) -> Tensor:
             scratch.cached_lengths[0] = TIMED
-            return scratch.forward(PassInput(0, [tokens[TIMED : TIMED + width]], width)).logits
+            return _read(scratch, [tokens[TIMED : TIMED + width]], width).logits
 
         return run
 
@@ -141,4 +141,17 @@ def _forward(runner: ModelRunner, starts: list[int], texts: list[Sequence[int]])
     while len(runner.request_ids) < len(starts):
         runner.open(len(runner.request_ids))
     runner.cached_lengths[: len(starts)] = starts
-    return runner.forward(PassInput(0, texts, max(map(len, texts))))
+    return _read(runner, texts, max(map(len, texts)))
+
+
+def _read(runner: ModelRunner, texts: list[Sequence[int]], keep: int) -> PassOutput:
+    states = made_up_states(runner, len(texts), max(map(len, texts)))
+    return runner.forward(PassInput(0, texts, keep, states=states))
+
+
+def made_up_states(runner: ModelRunner, rows: int, width: int) -> Tensor | None:
+    """What a head reads beside its tokens in a trial, the same numbers for the same shape."""
+    if not runner.reads_states:
+        return None
+    states = runner.blank_states(rows, width)
+    return states.normal_(generator=torch.Generator(states.device).manual_seed(width))

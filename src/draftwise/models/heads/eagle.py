@@ -100,7 +100,8 @@ class TargetHead(nn.Module):
     def logits(self, states: Tensor) -> Tensor:
         """Logits over the drafted vocabulary, see `ids`, from states of `forward`."""
         head: Any = getattr(self, "lm_head", self.shared[1])
-        logits: Tensor = head(states.to(head.weight.device))  # a target's head may be on another device
+        # A target's own may be on another device, or in another precision.
+        logits: Tensor = head(states.to(head.weight.device, head.weight.dtype))
         return logits
 
 

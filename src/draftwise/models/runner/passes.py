@@ -31,6 +31,7 @@ class PassInput:
         model: Runs in place of the runner's own, perhaps some of its layers; other layers then store nothing.
         rope_lengths: Each text has the rotary frequencies of a text of so many tokens.
         is_guess: The texts end in tokens that may be taken back.
+        states: What a head reads beside the tokens, shape (rows, width, size).
     """
 
     row: int
@@ -41,6 +42,7 @@ class PassInput:
     model: Any = None
     rope_lengths: Sequence[int] = ()
     is_guess: bool = False
+    states: Tensor | None = None
 
 
 @dataclass(slots=True)

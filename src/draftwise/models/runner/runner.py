@@ -19,6 +19,7 @@ from ...core.passes import PassInfo
 from ...errors import UserError
 from ..attention import replaced
 from ..cache_names import name_for
+from ..heads.pairs import PairModel
 from ..modes import weights_version
 from .cache import RowCache
 from .executors.eager import Eager
@@ -64,10 +65,11 @@ class ModelRunner:
         self.executor: Executor = self.eager
         self.compiler: Any = None  # provides another executor
         self.poll: Callable[[], bool] | None = None
-        self.layers: tuple[int, ...] = ()  # whose hidden states are outputs of every pass
         self.cache = self._new_cache()
         self.cache_name, named = name_for(model), inspect.signature(model.forward).parameters
         self.keeps, self._masked = "logits_to_keep" in named, "attention_mask" in named
+        self.reads_states = isinstance(model, PairModel)  # and returns its own
+        self.layers: tuple[int, ...] = (-1,) * self.reads_states  # whose hidden states every pass returns
         self._by_index = keeps_by_index(named.get("logits_to_keep"), self.device, self.dtype)
         self.positions = torch.arange(0, device=self.device)
         self.one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
@@ -223,6 +225,8 @@ class ModelRunner:
         if self.keeps:
             by_index = self._by_index and columns < width
             named["logits_to_keep"] = torch.arange(width - columns, width) if by_index else columns
+        if given.states is not None:
+            named["states"] = given.states
         if given.parents:
             places = self._tree_places(starts, width, total, even, [len(t) for t in texts], given.parents)
             named["position_ids"], named["attention_mask"] = places
@@ -254,6 +258,7 @@ class ModelRunner:
                 logits_to_keep=len(text) - before,
                 parents={0: parents[i]} if i in parents else None,
                 rope_lengths=given.rope_lengths[i : i + 1],
+                states=None if given.states is None else given.states[i : i + 1, : len(text)],
             )
             outputs.append(self._forward(one))
         rows = [(output, 0, len(text)) for output, text in zip(outputs, texts, strict=True)]
@@ -269,6 +274,10 @@ class ModelRunner:
                 "a tree of drafted tokens: use a policy that drafts chains"
             )
         self.together = False
+
+    def blank_states(self, rows: int, width: int) -> Tensor:
+        """Return states of zeros for a head's pass, shape (rows, width, size)."""
+        return torch.zeros(rows, width, self.model.width, dtype=self.dtype, device=self.device)
 
     def _masked_columns(self, length: int, total: int) -> int:
         """Return how many columns a pass of `total` positions needs in addition to get the frequencies of a

@@ -270,7 +270,7 @@ class StateRunner(ModelRunner):
 class Carrying(Eager):
     """Eager passes of a model that may hand its states from one pass to the next."""
 
-    def _call(self, runner: Any, prepared: PreparedPass) -> Tensor:
+    def _call(self, runner: Any, prepared: PreparedPass) -> Any:
         arguments = prepared.arguments
         if not runner.carried and runner.cache_name:
             arguments[runner.cache_name] = runner.cache
@@ -280,9 +280,8 @@ class Carrying(Eager):
             out = runner.model(input_ids=prepared.ids, use_cache=True, **arguments)
         if runner.carried:
             runner.box.held = cache_in(out) if runner.carried in NAMES else out[runner.carried]
-        logits: Tensor = out.logits
-        runner._blank = logits[:, :0]
-        return logits
+        runner._blank = out.logits[:, :0]
+        return out
 
 
 def chunk_sizes(model: nn.Module) -> dict[Any, int]:

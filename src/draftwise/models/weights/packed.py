@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from logging import getLogger
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -151,6 +151,7 @@ COPY = 1 / 3  # of a model's bytes: a shared weight up to this may be stored onc
 COPIED = 1 << 24  # and one of so many bytes in any model
 LOG = getLogger(__name__)
 
+Head = TypeVar("Head", bound=nn.Module)
 Choice = Callable[[Sequence[nn.Linear], Sequence[str]], str]  # of a layout, for layers of one shape
 Verdict = Callable[[Sequence[Sequence[nn.Linear]]], bool]  # whether to fuse groups of the same shapes
 
@@ -164,8 +165,9 @@ class Place(NamedTuple):
     layouts: tuple[str, ...]
 
 
-def arrange(model: nn.Module, pack: bool | str) -> None:
-    """Fuse and pack a model's layers as requested: True wherever possible, False nowhere, "auto" if faster.
+def arrange(model: nn.Module, pack: bool | str, *, widths: Sequence[int] = timing.WIDTHS) -> None:
+    """Fuse and pack a model's layers as requested: True wherever possible, False nowhere, "auto" if faster in
+    passes of these widths.
 
     Raises:
         UserError: `pack` is none of these.
@@ -174,8 +176,17 @@ def arrange(model: nn.Module, pack: bool | str) -> None:
         auto, layers = pack == "auto", _linears(model)
         usage = watch_usage(model, layers) if layers else Usage([], set())
         fuse_layers(model, usage.siblings, timing.faster_fused if auto else timing.always)
-        pack_layers(model, timing.fastest if auto else timing.first, keep=usage.kept)
+        fastest = partial(timing.fastest, widths=widths)
+        pack_layers(model, fastest if auto else timing.first, keep=usage.kept)
         LOG.info("%s: weights of %s (pack=%s)", type(model).__name__, _said(model), pack)
+
+
+def halved(head: Head) -> Head:
+    """A head in bfloat16 where that is faster than float32: what it drafts is verified."""
+    layers = [layer for layer in _linears(head).values() if layer.weight.dtype == torch.float32]
+    if layers and timing.faster_in_half(layers):
+        return head.to(torch.bfloat16)
+    return head
 
 
 def checked(pack: bool | str) -> bool | str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from math import comb, inf
 from statistics import median
@@ -18,7 +19,12 @@ from .. import verdicts
 from ..verdicts import machine, save_answer, trials
 from .layouts import LAYOUTS, PANELS, TURNED, PackedLinear, floats, joined, turn
 
-WIDTHS = (1, 5, 9, 17)  # tokens per pass: plain decoding, and drafts of 4, 8 and 16 tokens
+WIDTHS: tuple[int, ...] = (1, 5, 9, 17)  # tokens per pass: plain decoding, and drafts of 4, 8 and 16 tokens
+DRAFTING: tuple[int, ...] = (
+    1,
+    2,
+    4,
+)  # tokens per pass of a head: a step of a draft, and what a round accepted
 PROMPT = 192  # tokens of a prompt in one pass
 MANY = 12  # rounds after which an unclear answer is a draw
 FEWEST = 6  # minimum number of rounds; each times one pass per width and layout
@@ -71,12 +77,15 @@ def measure(
     budget: float = BUDGET,
     limit: float = inf,
     before: Callable[[], object] = int,
+    widths: Sequence[int] = WIDTHS,
 ) -> Timing | None:
     """Time both layouts in turn until it is clear which is faster, or the time budget is used up.
 
     `before` is called before each timed pass. None if even one round would take more than `limit` seconds.
     """
-    steps = measure_in_steps(plain, packed, clock=clock, budget=budget, limit=limit, before=before)
+    steps = measure_in_steps(
+        plain, packed, clock=clock, budget=budget, limit=limit, before=before, widths=widths
+    )
     while True:
         try:
             next(steps)
@@ -93,20 +102,21 @@ def measure_in_steps(
     budget: float = BUDGET,
     limit: float = inf,
     before: Callable[[], object] = int,
+    widths: Sequence[int] = WIDTHS,
 ) -> Generator[None, None, Timing | None]:
     """`measure`, one pass in each layout at a time; the time between them does not count."""
     spent = 0.0
-    for width in WIDTHS:  # the first pass compiles and allocates
+    for width in widths:  # the first pass compiles and allocates
         start = clock()
         plain(width), packed(width)
-        if (clock() - start) * 2 * len(WIDTHS) > limit:
+        if (clock() - start) * 2 * len(widths) > limit:
             return None
         limit = inf  # the first width tells
         yield
     rounds: list[list[tuple[float, float]]] = []
     while True:
         rounds.append([])
-        for width in WIDTHS:
+        for width in widths:
             start, turned = clock(), len(rounds) % 2 == 0
             rounds[-1].append(_pair(plain, packed, width, clock, before, turned=turned))
             spent += clock() - start
@@ -172,6 +182,7 @@ MOST = 1 << 25  # bytes of one weight in a timed pass; of a larger one its first
 OTHERS = 1 << 25  # bytes that are read between two timed passes
 PACKING = "packing"  # the file of verdicts
 ROWS = "rows"  # PyTorch's own layout
+FULL, HALF = "float32", "bfloat16"  # of a head
 FUSED, APART = "fused", "apart"  # layers of the same input: one product, or one each
 
 DECIDED: dict[str, str] = {}  # in this process, unclear ones too, so that a model writes the same text
@@ -186,7 +197,7 @@ def possible(weight: Tensor, *, shared: bool = False, copied: bool = False) -> t
     return (*[TURNED] * (large and shared and floats(weight)), *stored)
 
 
-def first(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
+def first(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[int] = WIDTHS) -> str:
     """Always the same layout, if there is one: oneDNN's, or else by columns."""
     return next((name for name in ("onednn", "columns") if name in names), ROWS)
 
@@ -196,15 +207,15 @@ def always(groups: Sequence[Sequence[nn.Linear]]) -> bool:
 
 
 @torch.inference_mode()
-def fastest(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
-    """The layout in which passes through these layers, all of one shape, are the fastest on this machine.
+def fastest(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[int] = WIDTHS) -> str:
+    """The layout in which passes of these widths through layers of one shape are the fastest on this machine.
 
     The answer is saved. Without time for a trial it is that of the last other shape, or `first`.
     """
-    key = f"{_here(layers[:1])} of {' '.join(names)}"
+    key = f"{_here(layers[:1])} of {' '.join(names)}{_of(widths)}"
     alike = next((answer for answer in reversed(DECIDED.values()) if answer in names), "")
     guess = alike or first(layers, names)
-    return decided(key, (ROWS, *names), lambda: _timed(layers, names, key), guess)
+    return decided(key, (ROWS, *names), lambda: _timed(layers, names, key, widths), guess)
 
 
 @torch.inference_mode()
@@ -216,6 +227,35 @@ def faster_fused(groups: Sequence[Sequence[nn.Linear]]) -> bool:
     """
     key = f"{_here(groups[0])} {FUSED}"
     return decided(key, (APART, FUSED), lambda: _compared(groups, key), FUSED) == FUSED
+
+
+def faster_in_half(layers: Sequence[nn.Linear]) -> bool:
+    """Whether a head's float32 layers are faster in bfloat16 on this machine, each in its fastest layout.
+
+    Saved as `fastest` saves its answer. Without time for a trial it is true where bfloat16 has our kernel.
+    """
+    key = f"{_here(layers)} {HALF}{_of(DRAFTING)}"
+    guess = HALF if LAYOUTS[PANELS].supports(layers[0].weight.new_empty(2, 2, dtype=torch.bfloat16)) else FULL
+    return decided(key, (FULL, HALF), lambda: _compared_in_half(layers, key), guess) == HALF
+
+
+def _compared_in_half(layers: Sequence[nn.Linear], key: str) -> str:
+    """The winner of float32 against bfloat16; "" without the time to compare them."""
+
+    def through(modules: list[nn.Module], dtype: torch.dtype) -> Pass:
+        inputs = [_inputs(layer.weight.to("meta", dtype)) for layer in layers]
+        return lambda width: [one(x[width]) for one, x in zip(modules, inputs, strict=True)]
+
+    with torch.inference_mode():
+        full = [module for layer in layers for module in _quickest([layer], DRAFTING)]
+        halves = [deepcopy(layer).to(torch.bfloat16) for layer in layers]
+        half = [module for layer in halves for module in _quickest([layer], DRAFTING)]
+        passes = through(full, torch.float32), through(half, torch.bfloat16)
+        return compared(*passes, key, (FULL, HALF), DRAFTING)
+
+
+def _of(widths: Sequence[int]) -> str:
+    return "" if widths == WIDTHS else f" at {' '.join(map(str, widths))}"
 
 
 def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
@@ -234,9 +274,11 @@ def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
     )
 
 
-def compared(plain: Pass, other: Pass, key: str, answers: tuple[str, str]) -> str:
+def compared(
+    plain: Pass, other: Pass, key: str, answers: tuple[str, str], widths: Sequence[int] = WIDTHS
+) -> str:
     """Time two ways of computing the same, and save the name of the winner; "" without the time for it."""
-    timing = measured(plain, other)
+    timing = measured(plain, other, widths)
     if timing is None:
         return ""
     ratios = {f"{answers[1]} over {answers[0]}": timing.rounded}
@@ -244,17 +286,19 @@ def compared(plain: Pass, other: Pass, key: str, answers: tuple[str, str]) -> st
     return answers[timing.pays]
 
 
-def measured(plain: Pass, other: Pass) -> Timing | None:
+def measured(plain: Pass, other: Pass, widths: Sequence[int] = WIDTHS) -> Timing | None:
     """The times of two ways in turn, within the time left for trials; None without enough of it."""
     now = trials()
     with now.timed("layouts of weights"):
-        return measure(plain, other, budget=now.budget(BUDGET), limit=now.limit, before=others())
+        return measure(
+            plain, other, budget=now.budget(BUDGET), limit=now.limit, before=others(), widths=widths
+        )
 
 
-def _quickest(layers: Sequence[nn.Linear]) -> list[nn.Module]:
+def _quickest(layers: Sequence[nn.Linear], widths: Sequence[int] = WIDTHS) -> list[nn.Module]:
     weight = layers[0].weight
     names = possible(weight)
-    layout = fastest(layers, names) if names else ROWS
+    layout = fastest(layers, names, widths) if names else ROWS
     return [_stored(layer, layout) for layer in layers]
 
 
@@ -293,11 +337,17 @@ def _inputs(weight: Tensor) -> dict[int, Tensor]:
     """Tokens for a layer, by width: tensors of their own, since PyTorch multiplies a view more slowly."""
     rng = torch.Generator().manual_seed(0)  # leaves the user's own random generator unchanged
     size, dtype = weight.shape[1], weight.dtype
-    return {width: torch.rand(1, width, size, generator=rng).to(dtype) for width in (*WIDTHS, PROMPT)}
+    widths = {*WIDTHS, *DRAFTING, PROMPT}
+    return {width: torch.rand(1, width, size, generator=rng).to(dtype) for width in sorted(widths)}
 
 
-def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
-    """The winner of timings in turn: each layout against the best one before it; "" without the time."""
+def _timed(
+    layers: Sequence[nn.Linear], names: Sequence[str], key: str, widths: Sequence[int] = WIDTHS
+) -> str:
+    """The winner of timings in turn: each layout against the best one before it; "" without the time.
+
+    A head's layers need not keep up at a prompt: it is a fraction of what the target reads.
+    """
     weight = layers[0].weight
     some = [_part(layer) for layer in layers[: max(1, TIMED // weight.nbytes)]]
     inputs = _inputs(weight)
@@ -308,13 +358,13 @@ def _timed(layers: Sequence[nn.Linear], names: Sequence[str], key: str) -> str:
 
     best, kernel, lasting, ratios = ROWS, through(ROWS), True, dict[str, list[float]]()
     for name in names:
-        timing = measured(kernel, challenger := through(name))
+        timing = measured(kernel, challenger := through(name), widths)
         if timing is None:
             lasting = False
             continue
         ratios[f"{name} over {best}"] = timing.rounded
         lasting = timing.lasting and (lasting or timing.pays)  # who beats the best beats all before it
-        if timing.pays and keeps_up(kernel, challenger):
+        if timing.pays and (widths == DRAFTING or keeps_up(kernel, challenger)):
             best, kernel = name, challenger
     if not ratios:
         return ""

@@ -385,6 +385,8 @@ def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
     Raises:
         Unfit: the model's passes cannot be graphs.
     """
+    if runner.reads_states:
+        raise Unfit("it is a head, which reads states beside its tokens")
     if runner.stateful:
         raise Unfit("it keeps a state that cannot rewind")
     if not runner.guided:

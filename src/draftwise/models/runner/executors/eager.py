@@ -31,17 +31,18 @@ class Eager(Executor):
         return True
 
     def run(self, runner: Any, prepared: PreparedPass) -> tuple[Tensor, States]:
-        """Call the model; another one that is given has no hidden states to return."""
-        logits = self._call(runner, prepared)
+        """Call the model; another one that is given has no hidden states to return, a head its own."""
+        output = self._call(runner, prepared)
+        if runner.reads_states:
+            return output.logits, {-1: output.states}
         states = dict(self.hooks.latest) if self.hooks and prepared.model is None else {}
-        return logits, states
+        return output.logits, states
 
-    def _call(self, runner: Any, prepared: PreparedPass) -> Tensor:
+    def _call(self, runner: Any, prepared: PreparedPass) -> Any:
         with shared_heads(), self._evaluating(runner):
             prepared.arguments[runner.cache_name] = runner.cache
             model = prepared.model or runner.model
-            logits: Tensor = model(input_ids=prepared.ids, use_cache=True, **prepared.arguments).logits
-        return logits
+            return model(input_ids=prepared.ids, use_cache=True, **prepared.arguments)
 
     def _evaluating(self, runner: Any) -> AbstractContextManager[None]:
         """No dropout in a pass; what the model's own decoding would write with it is no text to reproduce."""

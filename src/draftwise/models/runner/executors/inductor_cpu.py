@@ -25,7 +25,7 @@ from ....core.passes import PassInfo
 from ....errors import DraftwiseWarning, UserError
 from ...compiled.blueprint import Blueprint, Unfit, blueprint, check_class, named_tensors
 from ...compiled.store import find, make
-from ...compiled.trial import finish, try_out
+from ...compiled.trial import finish, made_up_states, try_out
 from ...stages import announce
 from ...weights.layouts import PackedLinear
 from ..masks import BANDED
@@ -88,7 +88,8 @@ class InductorCpu(Executor):
         self._numbers[0, :width] = tokens
         masks = [mask] * max(1, len(self.plan.kinds))
         last = runner.positions[width - keep : width]
-        made = self.run_graph([self._ids[:, :width], at, *masks, at, last, *self._buffers(runner)])
+        inputs = [self._ids[:, :width], at, *masks, at, last, *self._buffers(runner)]
+        made = self.run_graph(inputs if given.states is None else [*inputs, given.states])
         seconds = perf_counter() - begin
         runner.seconds += seconds
         runner.cached_lengths[row] = total
@@ -107,6 +108,8 @@ class InductorCpu(Executor):
             runner.positions[width - prepared.columns : width],
             *self._buffers(runner),
         ]
+        if self.plan.states:
+            inputs.append(prepared.arguments["states"])
         made = self.run_graph(inputs)
         return made[0], dict(zip(self.plan.outputs, made[1:], strict=True))
 
@@ -342,7 +345,7 @@ def plan_of(runner: ModelRunner) -> Blueprint:
         raise Unfit("its rotary frequencies depend on the text's length")
     scratch = runner.scratch()
     scratch.open(0)
-    scratch.forward(PassInput(0, [[0, 0]], 1))
+    scratch.forward(PassInput(0, [[0, 0]], 1, states=made_up_states(runner, 1, 2)))
     views: Any = runner.masks.views
     kinds = sorted(views) if isinstance(views, dict) else []
     own_hooks = runner.eager.hooks.handles if runner.eager.hooks else ()
