@@ -162,9 +162,14 @@ def test_a_file_that_has_some_states_is_completed(tmp_path: Path, monkeypatch: p
     first = Teacher(target)
     first.keep(ANSWERS[:1], file, silent)
     before = first.read(ANSWERS[:1]).states
-    second, asked = Teacher(target), list[Any]()
+    second, asked = Teacher(target), list[Answer]()
     forward = second._pass
-    monkeypatch.setattr(second, "_pass", lambda some: asked.extend(some) or forward(some))
+
+    def watched(some: list[Answer]) -> list[torch.Tensor]:
+        asked.extend(some)
+        return forward(some)
+
+    monkeypatch.setattr(second, "_pass", watched)
     second.keep(ANSWERS[1:], file, silent)
     assert asked == sorted(ANSWERS[1:], key=lambda one: len(one.text))
     third = Teacher(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -110,6 +111,16 @@ def test_the_law_is_the_targets(settings: str, kind: str, well: bool) -> None:
         return loop
 
     holds(make, distribution_of(made), settings)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "eagle3-narrow"])
+def test_the_law_is_the_targets_where_the_head_is_in_half_precision(kind: str) -> None:
+    """Its own distribution is then rounded, and it is that one which a token is drawn from and tested by."""
+    made = target(scale=5.0)
+    head = copy.deepcopy(soft(kind, True)).to(torch.bfloat16)
+    head.shared = (made.get_input_embeddings(), made.get_output_embeddings())
+    arms = (Arm("e", 3), Arm("e", 3, width=4))
+    holds(lambda: loop_of(made, {"e": head}, arms, {}), distribution_of(made), "shaped")
 
 
 def opened(made: Any, texts: list[list[int]]) -> tuple[HFTarget, list[Request]]:

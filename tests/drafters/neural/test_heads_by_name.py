@@ -56,8 +56,8 @@ def test_greedy_text_is_the_targets(heads: Path, tokenizer: Any, plain_model: An
     texts = decoder.generate_many([PROMPT, "SELECT", PROMPT], batch=2, max_new_tokens=24)
     assert texts[0].token_ids == texts[2].token_ids == own[0, ids.shape[1] :].tolist()
     assert not any(decoder.loop.faults.values()), decoder.loop.faults
-    halved = decoder.loop.pool.drafters[names[0]]
-    assert halved.runner.dtype == torch.bfloat16  # type: ignore[attr-defined]
+    head = decoder.loop.pool.drafters[names[0]]
+    assert head.runner.dtype == torch.bfloat16  # type: ignore[attr-defined]
 
 
 def test_an_engine_without_hidden_states_is_refused() -> None:

@@ -22,7 +22,7 @@ from draftwise.models.native import kernels
 from draftwise.models.threads import THREADS
 from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS, TURNED, PackedLinear, TurnedLinear
-from draftwise.models.weights.packed import arrange, halved, layouts, pack_layers
+from draftwise.models.weights.packed import arrange, choose_precision, layouts, pack_layers
 from draftwise.specs import parse_drafter
 
 
@@ -187,24 +187,24 @@ def test_a_head_is_in_half_precision_where_that_is_faster(asked: Any, tmp_path: 
     """The answer is saved; a head that is not in float32 stays as it is, and nothing is timed."""
     seen = asked(pays=pays)
     wanted = torch.bfloat16 if pays else torch.float32
-    assert {p.dtype for p in halved(layers()).parameters()} == {wanted}
+    assert {p.dtype for p in choose_precision(layers()).parameters()} == {wanted}
     kept = json.loads((tmp_path / "draftwise" / "packing.json").read_text())
     (answer,) = [one["layout"] for key, one in kept.items() if key.endswith("bfloat16 at 1 2 4")]
     assert answer == str(wanted).removeprefix("torch.")
     timed = len(seen)
     timing.DECIDED.clear()  # the next process
-    assert halved(layers())[0].weight.dtype == wanted and len(seen) == timed
-    assert halved(layers().double())[0].weight.dtype == torch.float64 and len(seen) == timed
+    assert choose_precision(layers())[0].weight.dtype == wanted and len(seen) == timed
+    assert choose_precision(layers().double())[0].weight.dtype == torch.float64 and len(seen) == timed
 
 
 def test_without_time_for_a_trial_our_kernel_decides(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     asked()
     monkeypatch.setenv("DRAFTWISE_TRIALS", "off")
     has_kernel = kernels.linear_kernel(torch.bfloat16) is not None
-    assert (halved(layers())[0].weight.dtype == torch.bfloat16) == has_kernel
+    assert (choose_precision(layers())[0].weight.dtype == torch.bfloat16) == has_kernel
     timing.DECIDED.clear()
     monkeypatch.setattr(kernels, "linear_kernel", lambda dtype: None)
-    assert halved(layers())[0].weight.dtype == torch.float32
+    assert choose_precision(layers())[0].weight.dtype == torch.float32
 
 
 LARGE = torch.zeros(1, 1 << 17)

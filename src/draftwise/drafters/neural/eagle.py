@@ -77,12 +77,12 @@ class PairDrafter(HeadDrafter):
             cached[row] = min(cached[row], first)
             while first - cached[row] > LONG:
                 upto = min(cached[row] + self.chunk, first)
-                states = self._known([(row, request, upto)], 1)
+                states = self._pair_states([(row, request, upto)], 1)
                 pairs = request.tokens[cached[row] + 1 : upto + 1]
                 self.runner.forward(PassInput(row, [pairs], 1, slots=slots, states=states))
             texts[row] = request.tokens[cached[row] + 1 : end + 1] + masks
         ends = [(row, r, end) for row, r, (_, end) in zip(rows, requests, spans, strict=True)]
-        states = self._known(ends, len(rows), ahead)
+        states = self._pair_states(ends, len(rows), ahead)
         widths = [len(texts[row]) for row in rows]
         sizes = [end + ahead - first for first, end in spans]
         keep = max(widths) - min(w - n for w, n in zip(widths, sizes, strict=True))
@@ -97,7 +97,7 @@ class PairDrafter(HeadDrafter):
     def _whole(self, logits: Tensor) -> Tensor:
         return whole_vocabulary(logits, self.ids, self.module.vocab_size)
 
-    def _known(self, ends: Sequence[tuple[int, Request, int]], n: int, ahead: int = 0) -> Tensor:
+    def _pair_states(self, ends: Sequence[tuple[int, Request, int]], n: int, ahead: int = 0) -> Tensor:
         """The states of each row's next pairs, up to an end, and of the mask, in a batch of `n` rows."""
         cached = self.runner.cached_lengths
         parts = [self.features.of(request.id, cached[row], end) for row, request, end in ends]

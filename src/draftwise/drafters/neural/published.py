@@ -9,7 +9,7 @@ from ...models.heads.eagle import PEagle, make_eagle
 from ...models.heads.files import read_head
 from ...models.heads.mtp import load_mtp
 from ...models.runner.hidden_states import Source
-from ...models.weights.packed import halved
+from ...models.weights.packed import choose_precision
 from .blocks import DFlashDrafter
 from .eagle import EagleDrafter, PEagleDrafter
 
@@ -35,7 +35,7 @@ def eagle(
         return DFlashDrafter(
             make_dflash(files, model), target, width=width, sample=sample, top=top, gain=gain
         )
-    head = load_mtp(path, model) if files.kind == "mtp" else halved(make_eagle(files, model))
+    head = load_mtp(path, model) if files.kind == "mtp" else choose_precision(make_eagle(files, model))
     if isinstance(head, PEagle):
         return PEagleDrafter(head, target, width=width, sample=sample, top=top, gain=gain)
     return EagleDrafter(head, target, width=width, sample=sample, top=top, gain=gain)

@@ -393,6 +393,43 @@ def _share_cache(drafter: Any, whole: Request, views: Sequence[Request]) -> None
         drafter.cached[view.id] = CachedText(length)
 
 
+# -- heads ----------------------------------------------------------------------------------------------
+
+
+def record_head(
+    drafter: Drafter, text: Text, length: int, ids: Iterator[int], target: Target, *, overlap: bool
+) -> tuple[RecordedDrafts, Given | None]:
+    """Record the drafts that a head makes from the target's hidden states at each position.
+
+    A later token is drafted from the head's own states, so each position has a draft of its own. The first
+    has none: before the target has read the prompt there are no states.
+    """
+    reader, flat, n = TextReader(target, text, ids), Columns(), text.committed
+    for at in (*range(0, n, CHUNK), n):
+        reader.scores(at, Draft())
+    request, given, drafts = reader.request, None, list[Draft]()
+    drafter.observe(request, text.prompt)
+    start, count = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
+    hint = np.zeros(n)
+    for at in range(n):
+        view = replace(request, tokens=text.prompt + text.tokens[:at])
+        longest = min(length, text.budget - 1 - at) if at else 0
+        job = Job(view, longest, READ_ALL, rows=overlap)
+        draft = _draft_one(drafter, job) if longest > 0 else Draft()
+        hint[at] = drafter.hint(view) if at else 0.0
+        given = given or (find_given(drafter, view, longest) if draft.tokens else None)
+        count[at] = np.minimum(np.arange(1, length + 1), len(draft.tokens))
+        drafts.append(draft)
+    drafter.close(request)
+    reader.close()
+    scored = TextReader(target, text, ids) if overlap else None
+    for at, draft in enumerate(drafts):
+        start[at] = flat.add(draft, scored.scores(at, draft).overlaps() if scored and draft.tokens else ())
+    if scored:
+        scored.close()
+    return flat.table(start, count, hint), given
+
+
 # -- models on sampled texts ----------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from ...policies.catalogue import method
 from ..machine import Meter, describe
 from ..writing import write_json
 from .costs import Costs, costs_json, measure_costs, read_costs
-from .drafts import Given, Text, TextReader, record_grades, record_lookup, record_model
+from .drafts import Given, Text, TextReader, record_grades, record_head, record_lookup, record_model
 from .files import (
     Header,
     RecordedDrafts,
@@ -101,7 +101,7 @@ def record(
         UserError: the folder holds another trace, or a drafter fails or cannot be recorded.
     """
     for name, drafter in drafters.items():
-        _check_drafter(name, drafter)
+        _check_drafter(name, drafter, greedy=header.greedy)
     begin(folder, header)
     recorder, resumed = Recorder(target, drafters, header, sampling), 0
     for i, prompt in enumerate(prompts):
@@ -116,9 +116,19 @@ def record(
     return resumed
 
 
-def _check_drafter(name: str, drafter: Drafter) -> None:
+def _check_drafter(name: str, drafter: Drafter, *, greedy: bool) -> None:
     if isinstance(drafter, Waiter):
-        raise UserError(f"drafter {name}: it continues from the target's hidden states, {UNHELD}")
+        from ...drafters.neural.early_exit import EarlyExitDrafter
+        from ...drafters.neural.heads import HeadDrafter
+
+        is_head = isinstance(drafter, HeadDrafter) and isinstance(drafter, Grader)
+        if not is_head or isinstance(drafter, EarlyExitDrafter):
+            raise UserError(f"drafter {name}: it uses the target's hidden states in a way {UNHELD}")
+        if not greedy:
+            raise UserError(
+                f"drafter {name}: of sampled text a trace holds no drafts from the target's hidden states; "
+                "record at --temperature 0, or use draftwise bench"
+            )
     if isinstance(drafter, Member):
         raise UserError(f"drafter {name}: it drafts with the others, at places {UNHELD[6:]}")
     if getattr(drafter, "branches", 1) > 1:
@@ -198,6 +208,9 @@ class Recorder:
         target = self.target if self.header.overlap else None
         length, is_grader = self.header.length, self.header.drafters[name]
         try:
+            if isinstance(drafter, Waiter):
+                overlap = self.header.overlap
+                return record_head(drafter, text, length, self.ids, self.target, overlap=overlap)
             if is_grader and not self.header.greedy:
                 return record_grades(drafter, text, length, self.ids)
             make = record_model if is_grader else record_lookup

@@ -107,8 +107,21 @@ class ReplayTarget:
         """Nothing to free."""
 
 
-class CascadePart:
-    """A recorded drafter as part of a cascade.
+class FirstPart:
+    """A recorded drafter that may begin a cascade's drafts; a head cannot continue another's."""
+
+    lookup: Any = None
+
+    def __init__(self, name: str, pool: ReplayPool) -> None:
+        self.name, self.pool = name, pool
+
+    def hint(self, request: Request) -> float:
+        """Return the recorded hint."""
+        return self.pool.state.drafters[self.name].hint[request.position]
+
+
+class CascadePart(FirstPart):
+    """A recorded drafter that may also continue a cascade's drafts.
 
     A lookup's continuation of other tokens is looked up again, in the text so far. A model's is its recorded
     draft where those tokens are the text's; elsewhere the text rejects them before it, so that its length
@@ -116,12 +129,8 @@ class CascadePart:
     """
 
     def __init__(self, name: str, pool: ReplayPool, *, grades: bool) -> None:
-        self.name, self.pool = name, pool
-        self.lookup: Any = None if grades else registry.build("drafters", parse_drafter(name))
-
-    def hint(self, request: Request) -> float:
-        """Return the recorded hint."""
-        return self.pool.state.drafters[self.name].hint[request.position]
+        super().__init__(name, pool)
+        self.lookup = None if grades else registry.build("drafters", parse_drafter(name))
 
     def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
         """Return one draft per job, after these tokens.
@@ -164,7 +173,7 @@ class ReplayPool(DrafterPool):
     def __init__(self, header: Header, costs: Costs, cascades: Sequence[str] = ()) -> None:
         super().__init__({}, vocab_size=header.vocab_size)
         self.header = header
-        self.parts: dict[str, CascadePart] = {}
+        self.parts: dict[str, FirstPart] = {}
         self.drafters = cast(Any, self.parts)  # which cascades look up
         self.cascades = {name: self._join(name) for name in cascades}
         self.names = {*header.drafters, *self.cascades, TOGETHER}
@@ -180,7 +189,11 @@ class ReplayPool(DrafterPool):
         cascade: CascadeDrafter = registry.build("drafters", spec, spec.path)
         for part in cascade.parts:
             if part in self.header.drafters and part not in self.parts:
-                self.parts[part] = CascadePart(part, self, grades=self.header.drafters[part])
+                grades = self.header.drafters[part]
+                is_head = grades and not parse_drafter(part).is_model
+                self.parts[part] = (
+                    FirstPart(part, self) if is_head else CascadePart(part, self, grades=grades)
+                )
         cascade.join(self)
         return cascade
 
@@ -195,6 +208,13 @@ class ReplayPool(DrafterPool):
             {name: cascade.hint(request) for name, cascade in self.cascades.items()},
         )
         return {name: d.hint[at] for name, d in self.state.drafters.items()} | cascades | {TOGETHER: 1.0}
+
+    def find_not_ready(self, request: Request) -> frozenset[str]:
+        """Return the heads, at a text's first position: the target has no hidden states yet."""
+        if request.position:
+            return frozenset()
+        waiting = (name for name, one in self.state.drafters.items() if self.grades_itself(name))
+        return frozenset(name for name in waiting if not self.state.drafters[name].hint[0])
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
         """Return the recorded drafts, and their cost in seconds."""

@@ -13,7 +13,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ..attention import Own, traced_heads
 from ..cache_names import name_for
-from ..heads.pairs import PairModel, like
+from ..heads.pairs import PairModel, from_structure
 from ..native.kernels import packed_shape
 from ..runner.hidden_states import LayerHooks
 from ..weights.layouts import LAYOUTS, PANELS, TURNED, fuse, turn
@@ -174,7 +174,7 @@ def _skeleton(plan: Blueprint) -> Any:
     module, name = plan.model
     with torch.device("meta"):
         if plan.states:
-            return like(plan.config).to(_dtype(plan.dtype))
+            return from_structure(plan.config).to(_dtype(plan.dtype))
         kind: Any = getattr(import_module(module), name)
         config = kind.config_class.from_dict(plan.config)
         return kind._from_config(config, dtype=_dtype(plan.dtype), attn_implementation=plan.attention)

@@ -70,8 +70,10 @@ class PairModel(nn.Module):
         self.head.shared = tuple(getattr(self, name, module) for name, module in pairs)
 
     def structure(self) -> dict[str, Any] | None:
-        """What `like` makes such a model from, as plain data; None for a head that is not one of EAGLE's, or
-        shares modules of other classes than PyTorch's."""
+        """What `from_structure` makes such a model from, as plain data.
+
+        None for a head that is not one of EAGLE's, or shares modules of other classes than PyTorch's.
+        """
         kind = next((name for name, one in EAGLES.items() if type(self.head) is one), None)
         words, output = self.head.shared
         is_linear = type(output) is nn.Linear or bool(layout_of(output))
@@ -89,7 +91,7 @@ class PairModel(nn.Module):
         }
 
 
-def like(structure: Mapping[str, Any]) -> PairModel:
+def from_structure(structure: Mapping[str, Any]) -> PairModel:
     """A model of this structure with weights of no meaning."""
     rows, bias = structure["output"]
     width = structure["width"]

@@ -181,7 +181,7 @@ def arrange(model: nn.Module, pack: bool | str, *, widths: Sequence[int] = timin
         LOG.info("%s: weights of %s (pack=%s)", type(model).__name__, _said(model), pack)
 
 
-def halved(head: Head) -> Head:
+def choose_precision(head: Head) -> Head:
     """A head in bfloat16 where that is faster than float32: what it drafts is verified."""
     layers = [layer for layer in _linears(head).values() if layer.weight.dtype == torch.float32]
     if layers and timing.faster_in_half(layers):

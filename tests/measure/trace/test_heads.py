@@ -1,0 +1,133 @@
+"""Traces of heads, which draft from the target's hidden states: a replay is the live run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from draftwise.core.loop import Loop
+from draftwise.core.roles import Drafter
+from draftwise.core.sampling import Sampling
+from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.drafters.neural.blocks import DFlashDrafter
+from draftwise.drafters.neural.eagle import EagleDrafter
+from draftwise.drafters.neural.early_exit import EarlyExitDrafter
+from draftwise.drafters.neural.medusa import MedusaDrafter
+from draftwise.errors import UserError
+from draftwise.measure.trace import Replay, Trace
+from draftwise.measure.trace.record import Prompt, header_of, record
+from draftwise.measure.trace.state import ReplayState
+from draftwise.policies.catalogue import method
+from draftwise.targets.hf import HFTarget
+from tests.drafters.neural.heads import (
+    random_eagle,
+    random_medusa,
+    random_published,
+    target,
+    trained_eagle,
+)
+from tests.measure.trace.sims import COSTS, seen
+from tests.targets.test_hf import prompts
+
+LENGTH, TOKENS = 6, 40
+GOOD, BAD, MEDUSA = "eagle:good", "eagle:bad", "medusa:bad"
+
+
+@pytest.fixture(scope="module")
+def reads() -> HFTarget:
+    return HFTarget(target())
+
+
+@pytest.fixture(scope="module")
+def team(reads: HFTarget) -> dict[str, Drafter]:
+    """A trained head, one that is never right, and others."""
+    made = reads.runner.model
+    return {
+        GOOD: EagleDrafter(trained_eagle(made, eagle3=True, drafted=19), reads),
+        BAD: EagleDrafter(random_eagle(made), reads),
+        MEDUSA: MedusaDrafter(random_medusa(made), reads),
+        "ngram": NgramDrafter(),
+    }
+
+
+def recorded(
+    reads: HFTarget, team: Mapping[str, Drafter], folder: Path, *, temperature: float = 0.0
+) -> Trace:
+    asked = [Prompt(str(i), "c", prompt) for i, prompt in enumerate(prompts())]
+    sampling = Sampling(max_new_tokens=TOKENS, temperature=temperature, seed=0)
+    settings: dict[str, Any] = {"name": "t", "workload": "w", "prompts": asked, "length": LENGTH}
+    header = header_of(reads, team, sampling, overlap=not temperature, **settings)
+    record(reads, team, asked, folder, header, sampling)
+    return Trace(folder)
+
+
+@pytest.fixture(scope="module")
+def trace(reads: HFTarget, team: dict[str, Drafter], tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    return recorded(reads, team, tmp_path_factory.mktemp("trace"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"static-4?drafter={GOOD}",
+        f"static?length=6&drafter={BAD}&stop=svip(0.9)",
+        f"static?length=6&drafter={GOOD}&stop=max-confidence(0.3)",
+        "random?arms=drafters*lengths&lengths=0,1,2,5",
+        "ucb1",
+        "metasd-ucb?length=6",
+        "tapout-seq-ucb1?length=6",
+    ],
+)
+def test_every_replayed_round_is_the_live_one(
+    name: str, reads: HFTarget, team: dict[str, Drafter], trace: Trace
+) -> None:
+    made = method(name, trace.drafters)
+    loop = Loop(reads, dict(team), made.policy, made.recorder, seed=3)
+    back = Replay(trace, method(name, trace.drafters), COSTS, seed=3)
+    accepted = 0
+    for one in trace:
+        sampling = Sampling(max_new_tokens=TOKENS)
+        there = [seen(r) for r in loop.run([one.prompt.tolist()], sampling)]
+        assert [seen(r) for r in back.replay(ReplayState(one))] == there
+        accepted += sum(r[4] for r in there)
+    assert not any(loop.faults.values()), loop.faults
+    assert accepted or BAD in name
+
+
+def test_a_head_has_a_draft_of_its_own_at_each_position(trace: Trace) -> None:
+    """None at the first, where the target has read nothing; none beyond the text's end."""
+    for one in trace:
+        for name in (GOOD, BAD, MEDUSA):
+            drafts, n = one.drafts[name], one.committed
+            assert drafts.count[0].tolist() == [0] * LENGTH and drafts.hint.tolist() == [0.0] + [1.0] * (
+                n - 1
+            )
+            longest = 4 if name == MEDUSA else LENGTH
+            left = np.minimum(longest, TOKENS - 1 - np.arange(1, n))
+            assert drafts.count[1:, -1].tolist() == left.tolist()
+            assert (np.diff(drafts.start[1:-1, 0]) >= 0).all()
+
+
+def test_a_head_may_begin_a_cascade_but_not_continue_one(trace: Trace) -> None:
+    first = f"cascade:{GOOD}>ngram?first=2"
+    whole = Trace(trace.folder, [GOOD, "ngram", first])
+    Replay(whole, method("static-4", [first]), COSTS)
+    second = f"cascade:ngram>{GOOD}?first=0"
+    with pytest.raises(UserError, match=f"{GOOD} cannot continue another's draft"):
+        Replay(Trace(trace.folder, [GOOD, "ngram", second]), method("static-4", [second]), COSTS)
+
+
+def test_what_a_trace_cannot_hold_is_refused(reads: HFTarget, tmp_path: Path) -> None:
+    head = {BAD: EagleDrafter(random_eagle(reads.runner.model), reads)}
+    with pytest.raises(UserError, match=r"eagle:bad: of sampled text.*--temperature 0"):
+        recorded(reads, head, tmp_path / "a", temperature=1.0)
+    block = random_published(reads, "dflash")
+    assert isinstance(block, DFlashDrafter)
+    for name, other in {"early-exit": EarlyExitDrafter(reads), "dflash": block}.items():
+        with pytest.raises(UserError, match=f"{name}: it uses the target's hidden states in a way which a"):
+            recorded(reads, {name: other}, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
