@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from draftwise.testing.target import SimTarget
 from tests.exactness.test_exact_hf import distribution_of
 from tests.tiny import model
 
+GREEDY: Any = SimpleNamespace(greedy=True)  # all that is asked of a header before drafters are refused
 PROMPT = "Translate German to English: Ein Hund läuft am Strand."
 
 
@@ -70,5 +72,5 @@ def test_a_trace_refuses_what_it_cannot_hold(plain_model: Any, tokenizer: Any, t
     for name, said in (("early-exit", "hidden states"), ("lookahead?width=2", "chains")):
         decoder = Decoder.from_pretrained(plain_model, tokenizer=tokenizer, drafters=[name])
         with pytest.raises(UserError, match=said):
-            record(decoder.loop.target, decoder.loop.pool.drafters, [], tmp_path / "t", Any, Sampling())  # type: ignore[arg-type]
+            record(decoder.loop.target, decoder.loop.pool.drafters, [], tmp_path / "t", GREEDY, Sampling())  # type: ignore[arg-type]
     assert not (tmp_path / "t").exists()

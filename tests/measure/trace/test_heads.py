@@ -19,6 +19,7 @@ from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.medusa import MedusaDrafter
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace
+from draftwise.measure.trace.costs import measure_costs
 from draftwise.measure.trace.record import Prompt, header_of, record
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
@@ -131,3 +132,11 @@ def test_what_a_trace_cannot_hold_is_refused(reads: HFTarget, tmp_path: Path) ->
         with pytest.raises(UserError, match=f"{name}: it uses the target's hidden states in a way which a"):
             recorded(reads, {name: other}, tmp_path / "a")
     assert not (tmp_path / "a").exists()
+
+
+def test_a_trace_of_heads_has_their_costs(reads: HFTarget, team: dict[str, Drafter]) -> None:
+    """Grading among them, for which the target reads the prompt first; nothing of it stays open."""
+    costs = measure_costs(reads, team, prompts(), Sampling(max_new_tokens=8), length=3)
+    assert all(costs.of(name).grade > 0 for name in (GOOD, BAD, MEDUSA))
+    assert all(costs.of(name).draft(2) > 0 for name in (GOOD, BAD, MEDUSA))
+    assert not [one for one in reads.runner.request_ids if one >= 0]

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from ...core.drafts import Draft, Verdict
 from ...core.loop import Loop
 from ...core.request import Request
 from ...core.request_round import unfailed
-from ...core.roles import Drafter, GradeJob, Grader, Target
+from ...core.roles import Drafter, GradeJob, Grader, Target, Waiter
 from ...core.sampling import Sampling
 from ...errors import UserError
 from ...inputs import parse_json
@@ -232,7 +233,7 @@ def measure_costs(
         at += 1
     costs = {}
     for name in names:
-        grade = _time_grading(drafters[name], max(prompts, key=len), sampling)
+        grade = _time_grading(target, drafters[name], max(prompts, key=len), sampling)
         costs[name] = fit(samples.drafts[name], grade=grade, reads=isinstance(drafters[name], Grader))
     passes = interpolate(samples.passes, length + 1)
     return Costs(passes=passes, drafters=costs, others=None, source=MEASURED)
@@ -263,17 +264,24 @@ class Samples:
             read[drafter] = len(request.tokens)
 
 
-def _time_grading(drafter: Drafter, prompt: Sequence[int], sampling: Sampling) -> float:
+def _time_grading(target: Target, drafter: Drafter, prompt: Sequence[int], sampling: Sampling) -> float:
     """Return the median seconds of a pass that grades three tokens of a prompt; 0 for ungraded drafters."""
     if not isinstance(drafter, Grader):
         return 0.0
-    times = []
+    times = list[float]()
+    whole = Request(KEY, list(prompt), len(prompt), sampling, Random(0), Random(0))
+    if waits := isinstance(drafter, Waiter):  # a head grades from what the target has read
+        target.open(whole)
+        target.verify([(whole, Draft())])
+        target.commit([(whole, Draft(), Verdict((), 0))])
     for end in range(max(4, len(prompt) - 24), len(prompt) + 1, 3):
         request = Request(KEY, list(prompt[:end]), 1, sampling, Random(0), Random(0))
         start = perf_counter()
         drafter.grade([GradeJob(request, end - 3, [1.0] * 3)])
         times.append(perf_counter() - start)
-    drafter.close(Request(KEY, [], 0, sampling, Random(0), Random(0)))
+    drafter.close(whole)
+    if waits:
+        target.close(whole)
     return median(times[1:] or times) if times else 0.0
 
 
