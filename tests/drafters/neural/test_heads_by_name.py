@@ -72,5 +72,5 @@ def test_a_trace_refuses_what_it_cannot_hold(plain_model: Any, tokenizer: Any, t
     for name, said in (("early-exit", "hidden states"), ("lookahead?width=2", "chains")):
         decoder = Decoder.from_pretrained(plain_model, tokenizer=tokenizer, drafters=[name])
         with pytest.raises(UserError, match=said):
-            record(decoder.loop.target, decoder.loop.pool.drafters, [], tmp_path / "t", GREEDY, Sampling())  # type: ignore[arg-type]
+            record(decoder.loop.target, decoder.loop.pool.drafters, [], tmp_path / "t", GREEDY, Sampling())
     assert not (tmp_path / "t").exists()
