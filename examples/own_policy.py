@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from random import Random
 
 from draftwise import Arm, Context, Decision, Decoder, Feedback, Method
-from draftwise.policies.recorders.bandit import Bandit
-from draftwise.policies.recorders.bandit import reward
+from draftwise.policies.recorders.bandit import Bandit, reward
 
 
 class EpsilonGreedy:

@@ -1,4 +1,4 @@
-"""Draw the picture of the landing page: one round, and the speeds in the table of docs/explanation/smollm2.md.
+"""Draw the picture of the landing page: one round, and the speeds in docs/explanation/smollm2.md.
 
 python scripts/landing.py [FILE]    (default: docs/pictures/draftwise.svg)
 """
