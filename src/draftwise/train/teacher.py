@@ -3,10 +3,12 @@ the distances of a drafter from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +117,12 @@ class Teacher:
         return rows
 
     @torch.no_grad()
-    def keep(self, answers: Sequence[Answer], file: Path, tell: Tell) -> None:
+    def keep(self, answers: Sequence[Answer], file: Path, tell: Tell, *, most: float = inf) -> None:
         """Compute the states of answers once and store them in a file, which later trainings share.
 
-        A file that has some of them is completed, so that its numbers stay what they are; one of another
-        target, precision or layers is overwritten.
+        A file that has some of them is completed, so that its numbers stay what they are, and loses the
+        others if it would be larger than `most` bytes. One of another target, precision or layers is
+        overwritten.
 
         Raises:
             UserError: the file cannot be written.
@@ -127,13 +130,11 @@ class Teacher:
         by_digest = self._stored(file)
         order = sorted({one.text: one for one in answers}.values(), key=lambda one: (len(one.text), one.text))
         missing = [one for one in order if _digest(one.text) not in by_digest]
-        for at in range(0, len(missing), GROUP):
-            tell("Reading answers", at, len(missing))
-            group = missing[at : at + GROUP]
-            by_digest |= zip((_digest(one.text) for one in group), self._pass(group), strict=True)
         if missing:
-            self._write(by_digest, file)
-            tell("Reading answers", len(missing), len(missing))
+            if sum(rows.nbytes for rows in by_digest.values()) + self.size(missing) > most:
+                wanted = {_digest(one.text) for one in order}
+                by_digest = {key: rows for key, rows in by_digest.items() if key in wanted}
+            self._write(by_digest, missing, file, tell)
             by_digest = self._stored(file)
         self.kept = {one.text: by_digest[_digest(one.text)] for one in order}
 
@@ -150,13 +151,19 @@ class Teacher:
         except (OSError, SafetensorError, KeyError, ValueError, RuntimeError):
             return {}
 
-    def _write(self, by_digest: Mapping[str, Tensor], file: Path) -> None:
-        states = torch.cat([*by_digest.values()])
+    def _write(self, stored: Mapping[str, Tensor], missing: Sequence[Answer], file: Path, tell: Tell) -> None:
+        """Write what was stored and the states of the missing answers, which are computed here."""
+        lengths = [*map(len, stored.values()), *(len(one.text) for one in missing)]
+        digests = [*stored, *(_digest(one.text) for one in missing)]
+        states, done = torch.empty(sum(lengths), self._width, dtype=self.dtype), 0
+        for rows in chain(stored.values(), self._computed(missing, tell)):
+            states[done : done + len(rows)] = rows
+            done += len(rows)
         part = file.with_name(f"{file.name}.part")
         tensors = {
             "states": states,
-            "digests": torch.tensor(list(" ".join(by_digest).encode()), dtype=torch.uint8),
-            "lengths": torch.tensor([len(rows) for rows in by_digest.values()]),
+            "digests": torch.tensor(list(" ".join(digests).encode()), dtype=torch.uint8),
+            "lengths": torch.tensor(lengths),
         }
         try:
             save_file(tensors, part, self._about)
@@ -167,6 +174,12 @@ class Teacher:
             raise UserError(
                 f"cannot write {what}; make room, or train with --remember 0 to another --out"
             ) from error
+
+    def _computed(self, answers: Sequence[Answer], tell: Tell) -> Iterator[Tensor]:
+        for at in range(0, len(answers), GROUP):
+            tell("Reading answers", at, len(answers))
+            yield from self._pass(answers[at : at + GROUP])
+        tell("Reading answers", len(answers), len(answers))
 
     def size(self, answers: Sequence[Answer]) -> int:
         """The size of these answers' states in bytes."""
@@ -208,10 +221,11 @@ def make_teacher(run: Training, material: Material, tell: Tell, layers: Sequence
     teacher = Teacher(material.target, layers, torch.bfloat16 if in_half(run) else None)
     every = [*material.answers, *material.held_out]
     again = run.minutes > 0 or run.steps * run.batch > len(every)
-    if again and teacher.size(every) <= run.remember * 2**30:
+    most = run.remember * 2**30
+    if again and teacher.size(every) <= most:
         name = "-".join(["states", *map(str, teacher.others)])
         with accelerate(run).autocast():
-            teacher.keep(every, material.file.with_suffix(f".{name}.safetensors"), tell)
+            teacher.keep(every, material.file.with_suffix(f".{name}.safetensors"), tell, most=most)
     return teacher
 
 

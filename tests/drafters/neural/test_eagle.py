@@ -116,11 +116,22 @@ def test_the_law_is_the_targets(settings: str, kind: str, well: bool) -> None:
 @pytest.mark.parametrize("kind", ["eagle", "eagle3-narrow"])
 def test_the_law_is_the_targets_where_the_head_is_in_half_precision(kind: str) -> None:
     """Its own distribution is then rounded, and it is that one which a token is drawn from and tested by."""
-    made = target(scale=5.0)
+    of = target(scale=5.0)
     head = copy.deepcopy(soft(kind, True)).to(torch.bfloat16)
-    head.shared = (made.get_input_embeddings(), made.get_output_embeddings())
+    head.shared = (of.get_input_embeddings(), of.get_output_embeddings())
     arms = (Arm("e", 3), Arm("e", 3, width=4))
-    holds(lambda: loop_of(made, {"e": head}, arms, {}), distribution_of(made), "shaped")
+    holds(lambda: loop_of(of, {"e": head}, arms), distribution_of(of), "shaped")
+
+
+def test_texts_that_cannot_share_a_pass_have_states_of_their_own() -> None:
+    """As where a layer counts its positions by the cache's length: the drafts are those of a shared pass."""
+    of, drafts = target(), []
+    for together in (True, False):
+        reads, requests = opened(of, [prompt[:n] for prompt, n in zip(prompts(), (3, 5, 4), strict=False)])
+        drafter = EagleDrafter(random_eagle(of), reads)
+        drafter.runner.together = together
+        drafts.append([draft.tokens for draft in drafter.draft([Job(request, 4) for request in requests])])
+    assert drafts[0] == drafts[1] and all(drafts[0])
 
 
 def opened(made: Any, texts: list[list[int]]) -> tuple[HFTarget, list[Request]]:

@@ -16,7 +16,9 @@ from draftwise.errors import UserError
 from draftwise.measure.trace.record import record
 from draftwise.models.heads.eagle import Eagle3, new_eagle
 from draftwise.models.heads.medusa import new_medusa
+from draftwise.models.weights import timing
 from draftwise.specs import parse_drafters
+from draftwise.targets.hf import HFTarget
 from draftwise.testing.target import SimTarget
 from tests.exactness.test_exact_hf import distribution_of
 from tests.tiny import model
@@ -60,6 +62,23 @@ def test_greedy_text_is_the_targets(heads: Path, tokenizer: Any, plain_model: An
     assert not any(decoder.loop.faults.values()), decoder.loop.faults
     head = decoder.loop.pool.drafters[names[0]]
     assert head.runner.dtype == torch.bfloat16  # type: ignore[attr-defined]
+
+
+def test_weights_are_packed_for_the_passes_of_their_kind(
+    heads: Path, tokenizer: Any, plain_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a head for a step of a draft, those of a model for drafts as well."""
+    asked_for: dict[str, set[Any]] = {}
+    for name in (f"eagle:{heads / 'eagle3'}", f"medusa:{heads / 'medusa'}", "zoo:general"):
+        seen = asked_for[name.partition(":")[0]] = set()
+
+        def first(layers: Any, names: Any, widths: Any, seen: set[Any] = seen) -> str:
+            seen.add(widths)
+            return str(names[0])
+
+        monkeypatch.setattr(timing, "fastest", first)
+        build_drafters(parse_drafters(name), HFTarget(plain_model), tokenizer, "target")
+    assert asked_for == {"eagle": {timing.DRAFTING}, "medusa": {timing.DRAFTING}, "zoo": {timing.WIDTHS}}
 
 
 def test_an_engine_without_hidden_states_is_refused() -> None:

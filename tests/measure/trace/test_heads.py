@@ -46,11 +46,11 @@ def reads() -> HFTarget:
 @pytest.fixture(scope="module")
 def team(reads: HFTarget) -> dict[str, Drafter]:
     """A trained head, one that is never right, and others."""
-    made = reads.runner.model
+    of = reads.runner.model
     return {
-        GOOD: EagleDrafter(trained_eagle(made, eagle3=True, drafted=19), reads),
-        BAD: EagleDrafter(random_eagle(made), reads),
-        MEDUSA: MedusaDrafter(random_medusa(made), reads),
+        GOOD: EagleDrafter(trained_eagle(of, eagle3=True, drafted=19), reads),
+        BAD: EagleDrafter(random_eagle(of), reads),
+        MEDUSA: MedusaDrafter(random_medusa(of), reads),
         "ngram": NgramDrafter(),
     }
 
@@ -58,11 +58,11 @@ def team(reads: HFTarget) -> dict[str, Drafter]:
 def recorded(
     reads: HFTarget, team: Mapping[str, Drafter], folder: Path, *, temperature: float = 0.0
 ) -> Trace:
-    asked = [Prompt(str(i), "c", prompt) for i, prompt in enumerate(prompts())]
+    texts = [Prompt(str(i), "c", prompt) for i, prompt in enumerate(prompts())]
     sampling = Sampling(max_new_tokens=TOKENS, temperature=temperature, seed=0)
-    settings: dict[str, Any] = {"name": "t", "workload": "w", "prompts": asked, "length": LENGTH}
+    settings: dict[str, Any] = {"name": "t", "workload": "w", "prompts": texts, "length": LENGTH}
     header = header_of(reads, team, sampling, overlap=not temperature, **settings)
-    record(reads, team, asked, folder, header, sampling)
+    record(reads, team, texts, folder, header, sampling)
     return Trace(folder)
 
 
@@ -86,8 +86,8 @@ def trace(reads: HFTarget, team: dict[str, Drafter], tmp_path_factory: pytest.Te
 def test_every_replayed_round_is_the_live_one(
     name: str, reads: HFTarget, team: dict[str, Drafter], trace: Trace
 ) -> None:
-    made = method(name, trace.drafters)
-    loop = Loop(reads, dict(team), made.policy, made.recorder, seed=3)
+    policy = method(name, trace.drafters)
+    loop = Loop(reads, dict(team), policy.policy, policy.recorder, seed=3)
     back = Replay(trace, method(name, trace.drafters), COSTS, seed=3)
     accepted = 0
     for one in trace:
@@ -117,6 +117,7 @@ def test_a_head_may_begin_a_cascade_but_not_continue_one(trace: Trace) -> None:
     first = f"cascade:{GOOD}>ngram?first=2"
     whole = Trace(trace.folder, [GOOD, "ngram", first])
     Replay(whole, method("static-4", [first]), COSTS)
+    assert trace.header.waits == [GOOD, BAD, MEDUSA]
     second = f"cascade:ngram>{GOOD}?first=0"
     with pytest.raises(UserError, match=f"{GOOD} cannot continue another's draft"):
         Replay(Trace(trace.folder, [GOOD, "ngram", second]), method("static-4", [second]), COSTS)

@@ -40,7 +40,7 @@ from draftwise.models.runner.executors.inductor_cpu import (
 )
 from draftwise.models.runner.masks import BANDED
 from draftwise.models.weights import packed, timing
-from draftwise.models.weights.layouts import PANELS
+from draftwise.models.weights.layouts import PANELS, PackedLinear
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import written
@@ -212,25 +212,31 @@ def test_a_head_drafts_beside_compiled_passes(
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3"])
-def test_a_compiled_head_drafts_what_it_drafts_eagerly(free: pytest.MonkeyPatch, kind: str) -> None:
+def test_a_compiled_head_drafts_what_it_drafts_eagerly(
+    free: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """Chains and trees, alone and in a batch, of a head that shares layers with its target and of one that
     does not; it is a bad one, and the text stays the target's."""
-    made = model("llama", dtype=torch.float32)
-    own = [own_text(made, prompt, 30) for prompt in prompts()]
-    target = HFTarget(made)
+    of = model("llama", dtype=torch.float32)
+    monkeypatch.setattr(timing, "SMALLEST", 0)
+    packed.pack_layers(of, lambda layers, names: names[-1])
+    own = [own_text(of, prompt, 30) for prompt in prompts()]
+    target = HFTarget(of)
     drafted: dict[bool, list[Any]] = {}
     for is_compiled in (False, True):
-        head = random_eagle(made, eagle3=kind == "eagle3", drafted=19 * (kind == "eagle3"))
-        packed.pack_layers(head, lambda layers, names: names[0])
+        head = random_eagle(of, eagle3=kind == "eagle3", drafted=19 * (kind == "eagle3"))
+        used = packed.pack_layers(head, lambda layers, names: names[-1])
+        assert used and type(head.shared[1]) is PackedLinear
         drafter = EagleDrafter(head, target)
         compile_runner(drafter, "on" if is_compiled else "off")
-        said = describe_passes({"head": drafter})
-        assert ("head" in said) == is_compiled and all(one.startswith("compiled") for one in said.values())
+        states = describe_passes({"head": drafter})
+        assert ("head" in states) == is_compiled
+        assert all(one.startswith("compiled") for one in states.values())
         drafts, draft = list[Any](), drafter.draft
 
         def watched(jobs: Any, draft: Any = draft, drafts: list[Any] = drafts) -> Any:
-            drafts.extend(made := draft(jobs))
-            return made
+            drafts.extend(some := draft(jobs))
+            return some
 
         drafter.draft = watched  # type: ignore[method-assign]
         team: dict[str, Any] = {"eagle": drafter}

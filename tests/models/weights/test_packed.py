@@ -188,13 +188,24 @@ def test_a_head_is_in_half_precision_where_that_is_faster(asked: Any, tmp_path: 
     seen = asked(pays=pays)
     wanted = torch.bfloat16 if pays else torch.float32
     assert {p.dtype for p in choose_precision(layers()).parameters()} == {wanted}
-    kept = json.loads((tmp_path / "draftwise" / "packing.json").read_text())
-    (answer,) = [one["layout"] for key, one in kept.items() if key.endswith("bfloat16 at 1 2 4")]
+    saved = json.loads((tmp_path / "draftwise" / "packing.json").read_text())
+    (answer,) = [one["layout"] for key, one in saved.items() if key.endswith("bfloat16 at 1 2 4")]
     assert answer == str(wanted).removeprefix("torch.")
     timed = len(seen)
     timing.DECIDED.clear()  # the next process
     assert choose_precision(layers())[0].weight.dtype == wanted and len(seen) == timed
     assert choose_precision(layers().double())[0].weight.dtype == torch.float64 and len(seen) == timed
+
+
+@pytest.mark.parametrize("widths", [timing.WIDTHS, timing.DRAFTING])
+def test_a_head_need_not_keep_up_at_a_prompt(
+    asked: Any, monkeypatch: pytest.MonkeyPatch, widths: tuple[int, ...]
+) -> None:
+    asked()
+    monkeypatch.setattr(timing, "keeps_up", lambda plain, packed: False)
+    model = layers()
+    arrange(model, "auto", widths=widths)
+    assert count(model) == (4 if widths == timing.DRAFTING else 0)
 
 
 def test_without_time_for_a_trial_our_kernel_decides(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:

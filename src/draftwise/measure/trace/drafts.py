@@ -407,16 +407,16 @@ def record_head(
     reader, flat, n = TextReader(target, text, ids), Columns(), text.committed
     for at in (*range(0, n, CHUNK), n):
         reader.scores(at, Draft())
-    request, given, drafts = reader.request, None, list[Draft]()
+    request, given, drafts = reader.request, None, [Draft()]
     drafter.observe(request, text.prompt)
     start, count = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
     hint = np.zeros(n)
-    for at in range(n):
+    for at in range(1, n):
         view = replace(request, tokens=text.prompt + text.tokens[:at])
-        longest = min(length, text.budget - 1 - at) if at else 0
+        longest = min(length, text.budget - 1 - at)
         job = Job(view, longest, READ_ALL, rows=overlap)
         draft = _draft_one(drafter, job) if longest > 0 else Draft()
-        hint[at] = drafter.hint(view) if at else 0.0
+        hint[at] = drafter.hint(view)
         given = given or (find_given(drafter, view, longest) if draft.tokens else None)
         count[at] = np.minimum(np.arange(1, length + 1), len(draft.tokens))
         drafts.append(draft)

@@ -55,7 +55,8 @@ class Header:
     """The settings of a recording.
 
     `drafters` maps each name to whether it grades itself, `length` is the longest draft recorded, and
-    `overlap` says whether raw overlaps were recorded. `digest` is a hash of the prompts' tokens.
+    `overlap` says whether raw overlaps were recorded. `digest` is a hash of the prompts' tokens. `waits` are
+    the drafters that are not ready in a text's first round.
     """
 
     target: str
@@ -70,6 +71,7 @@ class Header:
     overlap: bool = False
     vocab_size: int = 0
     eos: Sequence[int] = ()
+    waits: Sequence[str] = ()
     format: str = FORMAT
     version: int = VERSION
 
@@ -258,11 +260,13 @@ def check_header(header: Any) -> None:
         raise ValueError("its eos is damaged")
     if not all(isinstance(value, bool) for value in (header.overlap, *header.drafters.values())):
         raise ValueError("its overlap or drafters are damaged")
+    if not isinstance(header.waits, (list, tuple)) or not set(header.waits) <= {*header.drafters}:
+        raise ValueError("its waits are damaged")
 
 
 def header_json(header: Header) -> dict[str, Any]:
     """Return a header as written to the file."""
-    return asdict(header) | {"eos": sorted(header.eos)}
+    return asdict(header) | {"eos": sorted(header.eos), "waits": list(header.waits)}
 
 
 def save(recording: Recording, path: Path, header: Header) -> None:

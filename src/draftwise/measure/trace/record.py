@@ -80,6 +80,7 @@ def header_of(
         overlap=overlap,
         vocab_size=target.vocab_size,
         eos=sorted(sampling.eos),
+        waits=[who for who, drafter in drafters.items() if isinstance(drafter, Waiter)],
     )
 
 

@@ -172,7 +172,7 @@ class ReplayPool(DrafterPool):
 
     def __init__(self, header: Header, costs: Costs, cascades: Sequence[str] = ()) -> None:
         super().__init__({}, vocab_size=header.vocab_size)
-        self.header = header
+        self.header, self.waits = header, frozenset(header.waits)
         self.parts: dict[str, FirstPart] = {}
         self.drafters = cast(Any, self.parts)  # which cascades look up
         self.cascades = {name: self._join(name) for name in cascades}
@@ -190,10 +190,8 @@ class ReplayPool(DrafterPool):
         for part in cascade.parts:
             if part in self.header.drafters and part not in self.parts:
                 grades = self.header.drafters[part]
-                is_head = grades and not parse_drafter(part).is_model
-                self.parts[part] = (
-                    FirstPart(part, self) if is_head else CascadePart(part, self, grades=grades)
-                )
+                waits = part in self.waits
+                self.parts[part] = FirstPart(part, self) if waits else CascadePart(part, self, grades=grades)
         cascade.join(self)
         return cascade
 
@@ -210,11 +208,8 @@ class ReplayPool(DrafterPool):
         return {name: d.hint[at] for name, d in self.state.drafters.items()} | cascades | {TOGETHER: 1.0}
 
     def find_not_ready(self, request: Request) -> frozenset[str]:
-        """Return the heads, at a text's first position: the target has no hidden states yet."""
-        if request.position:
-            return frozenset()
-        waiting = (name for name, one in self.state.drafters.items() if self.grades_itself(name))
-        return frozenset(name for name in waiting if not self.state.drafters[name].hint[0])
+        """Return the heads, in a text's first round: the target has no hidden states yet."""
+        return frozenset() if request.position else self.waits
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
         """Return the recorded drafts, and their cost in seconds."""

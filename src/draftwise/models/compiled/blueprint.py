@@ -101,8 +101,9 @@ def blueprint(
         for i, layer in enumerate(cache.rows)
         if layer.is_initialized
     ]
-    is_head = isinstance(model, PairModel)
-    isa, config = torch.backends.cpu.get_cpu_capability(), _structure(model)
+    isa = torch.backends.cpu.get_cpu_capability()
+    states = model.width if isinstance(model, PairModel) else 0
+    config = model.structure() if states else model.config.to_dict()
     return Blueprint(
         format=FORMAT,
         machine=machine(torch.__version__, isa, 0),
@@ -121,7 +122,7 @@ def blueprint(
         kinds=kinds,
         keeps=keeps,
         outputs=[*outputs],
-        states=model.width if is_head else 0,
+        states=states,
     )
 
 
@@ -141,13 +142,6 @@ def check_class(model: Any) -> None:
             raise Unfit(f"a head of the kind {type(model.head).__name__} is not compiled")
     elif not type(model).__module__.startswith("transformers."):
         raise Unfit(f"{type(model).__name__} is no class of Transformers")
-
-
-def _structure(model: Any) -> dict[str, Any]:
-    """What another process builds the model from."""
-    found = model.structure() if isinstance(model, PairModel) else None
-    settings: dict[str, Any] = found or model.config.to_dict()
-    return settings
 
 
 def _check(model: Any, cache: RowCache, own_hooks: set[int]) -> None:

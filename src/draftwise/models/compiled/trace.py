@@ -84,7 +84,7 @@ class Pass(nn.Module):
         keep: Tensor,
         keys: Sequence[Tensor],
         values: Sequence[Tensor],
-        pairs: Sequence[Tensor] = (),
+        head_states: Sequence[Tensor] = (),
     ) -> tuple[Tensor, ...]:
         """The logits at `keep`, shape (rows, len(keep), vocabulary), and the hidden states of the outputs."""
         total, width, plan = masks[0].shape[-1], ids.shape[1], self.plan
@@ -94,8 +94,8 @@ class Pass(nn.Module):
         named: dict[str, Any] = {self.cache_name: Cache(layers=layers), "use_cache": True}
         if plan.keeps:
             named["logits_to_keep"] = keep
-        if pairs:
-            named["states"] = pairs[0]
+        if head_states:
+            named["states"] = head_states[0]
         output = self.model(
             input_ids=ids,
             position_ids=positions,
@@ -104,7 +104,7 @@ class Pass(nn.Module):
         )
         logits: Tensor = output.logits
         states = [self.hooks.latest[layer] for layer in plan.outputs] if self.hooks else []
-        if pairs:
+        if head_states:
             states = [output.states]
         return (logits if plan.keeps else logits[:, keep], *states)
 

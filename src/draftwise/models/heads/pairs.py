@@ -61,8 +61,8 @@ class PairModel(nn.Module):
         after = self.head(
             input_ids, states, position_ids=position_ids, attention_mask=attention_mask, cache=cache
         )
-        kept = after[:, -logits_to_keep:] if isinstance(logits_to_keep, int) else after[:, logits_to_keep]
-        return SimpleNamespace(logits=self.head.logits(kept), states=after)
+        at = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        return SimpleNamespace(logits=self.head.logits(after[:, at]), states=after)
 
     def share(self) -> None:
         """Let the head use the shared modules that this model has now."""

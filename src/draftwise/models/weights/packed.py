@@ -185,6 +185,7 @@ def choose_precision(head: Head) -> Head:
     """A head in bfloat16 where that is faster than float32: what it drafts is verified."""
     layers = [layer for layer in _linears(head).values() if layer.weight.dtype == torch.float32]
     if layers and timing.faster_in_half(layers):
+        LOG.info("%s: in bfloat16, which is faster here", type(head).__name__)
         return head.to(torch.bfloat16)
     return head
 

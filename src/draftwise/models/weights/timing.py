@@ -246,6 +246,7 @@ def _compared_in_half(layers: Sequence[nn.Linear], key: str) -> str:
         inputs = [_inputs(layer.weight.to("meta", dtype)) for layer in layers]
         return lambda width: [one(x[width]) for one, x in zip(modules, inputs, strict=True)]
 
+    layers = [_part(layer) for layer in layers]
     with torch.inference_mode():
         full = [module for layer in layers for module in _quickest([layer], DRAFTING)]
         halves = [deepcopy(layer).to(torch.bfloat16) for layer in layers]

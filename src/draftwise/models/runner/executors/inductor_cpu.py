@@ -89,12 +89,12 @@ class InductorCpu(Executor):
         masks = [mask] * max(1, len(self.plan.kinds))
         last = runner.positions[width - keep : width]
         inputs = [self._ids[:, :width], at, *masks, at, last, *self._buffers(runner)]
-        made = self.run_graph(inputs if given.states is None else [*inputs, given.states])
+        outputs = self.run_graph(inputs if given.states is None else [*inputs, given.states])
         seconds = perf_counter() - begin
         runner.seconds += seconds
         runner.cached_lengths[row] = total
-        states = dict(zip(self.plan.outputs, made[1:], strict=True)) if self.plan.outputs else {}
-        return PassOutput(made[0], states, PassInfo(self.kind, width, width, 0, seconds))
+        states = dict(zip(self.plan.outputs, outputs[1:], strict=True)) if self.plan.outputs else {}
+        return PassOutput(outputs[0], states, PassInfo(self.kind, width, width, 0, seconds))
 
     def run(self, runner: ModelRunner, prepared: PreparedPass) -> tuple[Tensor, States]:
         """Run a prepared pass."""
@@ -110,8 +110,8 @@ class InductorCpu(Executor):
         ]
         if self.plan.states:
             inputs.append(prepared.arguments["states"])
-        made = self.run_graph(inputs)
-        return made[0], dict(zip(self.plan.outputs, made[1:], strict=True))
+        outputs = self.run_graph(inputs)
+        return outputs[0], dict(zip(self.plan.outputs, outputs[1:], strict=True))
 
     def _buffers(self, runner: ModelRunner) -> list[Tensor]:
         """The keys of all layers in the pass's rows, then the values, shape (rows, heads, slots, size).
