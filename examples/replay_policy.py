@@ -7,12 +7,10 @@ decoding a replayed round is the live round. Takes some 20 seconds on a CPU, mos
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from own_policy import epsilon_greedy
-
 from draftwise import Method, method
 from draftwise.cli import main as draftwise
-from draftwise.measure.trace import Replay, Trace, read_costs
-from draftwise.measure.trace.stage import Stage
+from draftwise.measure.trace import Replay, ReplayState, Trace, read_costs
+from own_policy import epsilon_greedy
 
 DRAFTERS = "zoo:general,ngram,suffix"
 
@@ -20,7 +18,7 @@ DRAFTERS = "zoo:general,ngram,suffix"
 def show(name: str, trace: Trace, made: Method) -> None:
     """One line: speed in tokens per target pass, where a drafted token of a model costs 0.05 of one."""
     replay = Replay(trace, made, read_costs("c=0.05"))
-    rounds = [one for recording in trace for one in replay.play(Stage(recording))]
+    rounds = [one for recording in trace for one in replay.replay(ReplayState(recording))]
     speed = sum(len(one.tokens) for one in rounds) / sum(one.seconds.total for one in rounds)
     print(f"{name:16} {len(rounds):4} rounds, {speed:.2f} tokens per target pass")
 

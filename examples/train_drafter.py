@@ -20,9 +20,16 @@ def main() -> None:
         prompts = [prompt.text for prompt in spec_bench() if len(prompt.text) < 200][:12]
         data.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in prompts))
 
-        length = {"max_new_tokens": 24, "steps": 20, "batch": 4}
-        run = DrafterRun(data=(str(data),), held_out=4, temperatures=(0.0,), start="zoo:general", **length)
-        results = train(run, out, lambda what, done, of: None)
+        run = DrafterRun(
+            data=(str(data),),
+            held_out=4,
+            temperatures=(0.0,),
+            start="zoo:general",
+            max_new_tokens=24,
+            steps=20,
+            batch=4,
+        )
+        results = train(run, out, lambda what, done, total, left=None: None)
         print("before:", results["before"])
         print("after: ", results["after"])
 
