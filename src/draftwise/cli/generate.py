@@ -24,7 +24,7 @@ from .streams import read_prompt, standard_input, verbose
 if TYPE_CHECKING:
     from draftwise.generation.chat import Chat
     from draftwise.generation.decoder import Decoder
-    from draftwise.policies.auto.candidates import Reason
+    from draftwise.policies.auto.drafts import Reason
 
 MOST_SAMPLES = 1024
 

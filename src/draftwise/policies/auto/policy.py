@@ -1,250 +1,403 @@
-"""The policy `auto`: chooses drafter, draft length and stop rule by expected tokens per second."""
+"""The policy `auto`: in every round it buys tokens in the order of their worth."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from itertools import accumulate
 from math import isfinite, isnan
 from random import Random
 
-from ...core.arms import NEVER, Context, Decision, Stop
-from ...core.outcomes import Feedback, Outcome, RoundCost
+from ...core.arms import NEVER, Arm, Context, Decision, Stop
+from ...core.outcomes import Feedback, RoundCost
 from ...core.roles import Values
-from .candidates import (
-    Candidate,
-    Reason,
-    rules,
-)
-from .costs import DraftCost, PassCost, is_behind, size_class
-from .display import values
-from .grading import DraftCall, Observed
-from .offers import offers, together
-from .state import MODEL_SHARE, AutoState, RequestState, kind_of
+from ...state.learned import LEARNED, learned, mean_of_known
+from .batch import Planner, Share
+from .chances import LEAST, Acceptance, Calibration, match_length
+from .drafts import LENGTHS, TAKEN, Candidate, Offer, Reason, cascade, cascades, rules
+from .guard import Guard, Rest
+from .prices import BATCH_SIZES, DraftPrice, PassPrice, Rate, size_class
 
+KINDS = ("eager", "compiled", "graph", "other")  # of passes: each has prices of its own
 SAME_MACHINE = 1.5  # passes whose seconds differ by more than this factor are of two machines
-BRIEF_PASS = 6e-3  # seconds of a pass, below which deciding takes a share of the time that counts
-KNOWN_PASSES = 256.0  # passes from which what they cost is known
-KNOWN_CALLS = 32.0  # calls from which what a draft costs is known
-TIMED_EVERY = 4  # brief rounds of which one is timed
+SLOW = 10e-3  # seconds of a pass, from which weighing cascades takes a share of the time that does not count
 TRUSTED = 20.0  # tested tokens from which a drafter's own confidence may stop it
+SUREST = 0.9  # the highest threshold of the stop rule
+USUAL_ANSWER = 64.0  # tokens of an answer, before the first has ended
 
 
 @dataclass(slots=True)
-class AutoPolicy(AutoState):
+class Text:
+    """What is known of one request at its last choice.
+
+    Attributes:
+        contexts: each drafter's context.
+        matched: whether any lookup had a match there.
+        read: the tokens of the text that each model has read, of those that have read any.
+        written: the tokens of the answer.
+    """
+
+    contexts: list[int]
+    matched: bool = False
+    read: dict[int, int] = field(default_factory=dict)
+    written: int = 0
+
+
+@dataclass(slots=True)
+class AutoPolicy:
     """Plays, in every round, the drafter and length of the highest gain; or no draft.
 
-    The gain of a draft of n tokens is the sum of the chances that its first 1, 2, ... n tokens are accepted,
-    less `price` times its additional seconds: drafting, reading, and a longer target pass. The price is the
-    recent rate in tokens per second at places of this kind (`Throughput`), and never less than that of plain
-    decoding. With one kind of state this rule maximises total tokens over total seconds (Dinkelbach 1967; the
-    ratio objective of renewal rewards; docs/explanation/auto.md).
+    A token of a draft is worth the chance that it is accepted, with all before it; it costs what it adds to
+    the seconds of the drafter and of the target pass, times the `rate`: the recent tokens per second at
+    places of this kind, and never less than that of plain decoding. With one kind of state this rule
+    maximises total tokens over total seconds (Dinkelbach 1967; the ratio objective of renewal rewards;
+    docs/explanation/auto.md). A model whose confidence is calibrated stops its draft as soon as one more
+    token is worth less than it costs. In a batch all requests share the drafters' calls and the pass (`plan`).
 
-    Chances are known per drafter and context (`AcceptanceEstimate`): for a lookup, the length of its match;
-    for a model, the longest match of any lookup. A model whose confidence is calibrated stops its draft as
-    soon as the chance that one more token is accepted is below the price of that token. Cascades draft where
-    a plain pass takes `cascades_from` seconds or longer: weighing them takes a share of briefer ones that
-    counts. `AutoState` has the options and what is learned.
+    `looks_up` says which drafters are lookups, known by their drafts; the recorder corrects it in the first
+    round. `cascades` maps each cascade to the drafter that begins its drafts; they are weighed where a plain
+    pass takes `cascades_from` seconds. `reasons`, if it is a list, gets an entry for each choice.
     """
+
+    arms: tuple[Arm, ...]
+    drafters: tuple[str, ...]
+    looks_up: tuple[bool, ...]
+    _: KW_ONLY
+    cascades_from: float = SLOW
+    reads_hints: bool = True
+    acceptance: list[Acceptance] = field(init=False, metadata=LEARNED)
+    calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
+    draft_prices: list[DraftPrice] = field(init=False, metadata=LEARNED)
+    pass_prices: list[PassPrice] = field(init=False, metadata=LEARNED)
+    rates: list[Rate] = field(init=False, metadata=LEARNED)
+    answer: float = field(default=0.0, metadata=learned(mean_of_known))
+    guards: list[Guard] = field(init=False)
+    rest: Rest = field(default_factory=Rest)
+    reasons: list[Reason] | None = None
+    texts: dict[int, Text] = field(default_factory=dict)
+    planned: dict[int, Candidate] = field(default_factory=dict)
+    kind: int = 0
+    drafter_kinds: list[int] = field(init=False)
+    padded: bool = False
+    doubted: bool = False
+    trial: bool = False
+    owed: float = 0.0
+    time: tuple[float, float] = (0.0, 0.0)  # recent seconds: of rounds, and of drafters reading in them
+    index: Mapping[tuple[int, int], int] = field(init=False)
+    lengths: tuple[int, ...] = field(init=False)
+    cascades: Mapping[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.drafters)
+        self.acceptance = [Acceptance(LENGTHS[-1]) for _ in range(n)]
+        self.calibrations = [Calibration() for _ in range(n)]
+        self.drafter_kinds = [0] * n
+        self._forget_prices()
+        self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
+        number = {name: i for i, name in enumerate(self.drafters)}
+        self.cascades = cascades(self.drafters)
+        self.index = {(number.get(arm.drafter, -1), arm.length): i for i, arm in enumerate(self.arms)}
+
+    def _forget_prices(self) -> None:
+        self.draft_prices = [DraftPrice() for _ in KINDS for _ in self.drafters]
+        self.pass_prices = [PassPrice() for _ in KINDS for _ in BATCH_SIZES]
+        self.rates = [Rate() for _ in self.pass_prices]
+        self.guards = [Guard() for _ in KINDS]
+
+    # -- prices --------------------------------------------------------------------------------------
+
+    def _place(self, batch: int) -> int:
+        """Return the index of passes of the present kind and this class of batch."""
+        return self.kind * len(BATCH_SIZES) + size_class(batch)
+
+    def passes(self, batch: int) -> PassPrice:
+        """Return the prices of passes of this batch, or of the nearest size of batch that is known."""
+        at, first = self._place(batch), self.kind * len(BATCH_SIZES)
+        if not self.pass_prices[at].known:
+            known = [k for k in range(first, first + len(BATCH_SIZES)) if self.pass_prices[k].known]
+            at = min(known, key=lambda k: abs(k - at), default=at)
+        return self.pass_prices[at]
+
+    def draft_price(self, i: int) -> DraftPrice:
+        """Return the prices of a drafter as it is run at present."""
+        return self.draft_prices[self.drafter_kinds[i] * len(self.drafters) + i]
+
+    def rate(self, batch: int, matched: bool) -> float:
+        """Return the tokens that a second is worth here: the recent rate, at least that of plain decoding."""
+        plain = self.passes(batch)(batch)
+        rate = self.rates[self._place(batch)](matched, plain / batch)
+        return max(rate, batch / plain) if plain else rate
 
     # -- choosing ------------------------------------------------------------------------------------
 
     def rests(self, batch_size: int) -> bool:
-        """Return whether this round of a batch is left out, since nothing has paid for long (`Skipping`)."""
-        self.measuring = False  # a new round begins
-        return self.skipping.rests(batch_size)
+        """Return whether this round of a batch is left out, since nothing has paid for long (`Rest`)."""
+        self.trial = False
+        return self.rest.rests(size_class(batch_size), batch_size)
 
     def plan(self, contexts: Sequence[Context]) -> None:
-        """Choose the longest draft of a batch for all of its requests (see `together`)."""
-        self.planned = together(self, contexts) if len(contexts) > 1 else {}
+        """Choose the drafts of all requests of a batch together."""
+        batch, drafters = contexts[0].batch_size, range(len(self.drafters))
+        passes = self.passes(batch)
+        self.planned = {}
+        if not passes(batch):
+            return
+        offers: dict[int, list[Share]] = {}
+        matched, room = 0, passes.room(batch)
+        for context in contexts:
+            text = self._text(context)
+            matched += text.matched
+            offers[context.request] = [
+                Share(i, curve, self.draft_price(i).trial, self._reading(i, context, text, curve[:room]))
+                for i, curve in self._ready(context, text)
+            ]
+        part = matched / len(contexts)
+        rate = part * self.rate(batch, True) + (1.0 - part) * self.rate(batch, False)
+        prices = [self.draft_price(i) for i in drafters]
+        calls = [(0.0, 0.0) if price.trial else price(batch) for price in prices]
+        widths = [price.width for price in prices]
+        least: dict[int, float] = {}
+        for share in (one for shares in offers.values() for one in shares):
+            share.reading *= rate
+            least[share.drafter] = min(share.reading, least.get(share.drafter, share.reading))
+        for shares in () if self.padded else offers.values():
+            # A trial needs no text that its drafter would have to read first, unless all rows draft anyway.
+            shares[:] = [one for one in shares if not one.trial or one.reading <= 1.5 * least[one.drafter]]
+        self.planned = Planner(passes, rate, batch, self.padded, self.lengths, widths, calls).plan(offers)
 
     def choose(self, context: Context, rng: Random) -> Decision:
         """Choose the arm of the highest gain at this round's hints."""
-        state, batch = self.update_request(context), context.batch_size
-        passes, candidates = self.pass_cost(batch), self.planned.pop(context.request, None)
-        if candidates is None:
-            state.price = self.price(batch, state.matched, passes)
-            candidates = offers(self, context, state, passes)
-        unclear = self.rereads and not self.passes[size_class(batch)].usual(batch)  # no clean plain pass yet
-        best = None if unclear else self.pick(candidates)
-        is_enabled = best is None or self.guard.is_enabled(self.load.factor, batch, best.gain)
-        if best is None or not is_enabled:
+        batch = context.batch_size
+        if batch == 1:
+            self.trial = False
+            text = self._text(context)
+            rate = self.rate(1, text.matched)
+            candidates = self._candidates(context, text, rate)
+            best = max(candidates, key=lambda one: one.gain, default=None)
+            if best is not None and best.gain <= 0.0:
+                best = None
+        else:
+            text = self.texts.get(context.request) or self._text(context)
+            rate, best = self.rate(batch, text.matched), self.planned.pop(context.request, None)
+            candidates = [] if best is None else [best]
+        paused = not self.guards[self.kind].allows(best.gain if best else 0.0, batch)
+        if best is None or paused:
             decision = Decision(self.index[-1, 0])
         else:
-            stop = self._stop(best, passes, batch, state.price)
-            decision = Decision(
-                self.index[best.drafter, best.length], 1.0, rules(stop, best.prefix_length), best.hand_overs
-            )
-            self.skipping.drafted = True
-        self._count(state, best.drafter if best is not None and is_enabled else -1, batch)
-        self.measuring = (batch > 1 and self.measuring) or (best is not None and best.trial)
-        self.timed = batch > 1 or self._is_timed(best)
+            rule, self.rest.drafted = self._stop(best, batch, rate), True
+            self.trial = self.trial or best.trial
+            played = self.index[best.drafter, best.length]
+            decision = Decision(played, 1.0, rules(rule, best.prefix_length), best.hand_overs)
+        if batch == 1:
+            player = -1 if best is None or paused else self.cascades.get(best.drafter, best.drafter)
+            for i, at in enumerate(text.contexts):
+                if i != player and (at or not self.looks_up[i]):  # it could have drafted
+                    self.draft_price(i).left_out()
         if self.reasons is not None:
             arm = self.arms[decision.arm]
-            self.reasons.append(Reason(context.position, state.price, arm, tuple(candidates), not is_enabled))
+            self.reasons.append(Reason(context.position, rate, arm, tuple(candidates), paused))
         return decision
 
-    def _count(self, state: RequestState, player: int, batch: int) -> None:
-        """Count who drafts, and in which share of the rounds a model does once it has read a text."""
-        player, shares = self.cascades.get(player, player), self.shares
-        for i, context in enumerate(state.contexts):
-            if batch == 1 and (context or not self.looks_up[i]):  # it could have drafted
-                self.draft_cost(i).used(i == player)
-            if i in state.read and (batch == 1 or player >= 0):
-                shares[i] += MODEL_SHARE[0] * ((i == player) - shares[i])
+    def _text(self, context: Context) -> Text:
+        """Return the state of a request, with its hints of this round.
 
-    def _stop(self, best: Candidate, passes: PassCost, batch: int, price: float) -> Stop:
+        A lookup's context is the length of its match, that of all models the longest match of any lookup.
+        """
+        text = self.texts.get(context.request)
+        if text is None:
+            text = self.texts[context.request] = Text([])
+        hints, best = context.hints, 0
+        own = [0] * len(self.drafters)
+        for i, name in enumerate(self.drafters):
+            if self.looks_up[i] and (hint := hints.get(name)):
+                own[i] = at = match_length(hint)
+                best = max(best, at)
+        text.matched = best > 0
+        text.contexts = (
+            [at if up else best for at, up in zip(own, self.looks_up, strict=True)] if best else own
+        )
+        return text
+
+    def _ready(self, context: Context, text: Text) -> list[tuple[int, Sequence[float]]]:
+        """Return the drafters that may draft, with the chances that their first 1, 2, ... tokens are accepted.
+
+        A lookup needs a match; a model that was never graded waits until the recorder has done that.
+        """
+        return [
+            (i, self.acceptance[i].after(context.token, text.contexts[i]))
+            for i, name in enumerate(self.drafters)
+            if i not in self.cascades
+            and name not in context.unavailable
+            and (text.contexts[i] if self.looks_up[i] else self.acceptance[i].seen)
+        ]
+
+    def _candidates(self, context: Context, text: Text, rate: float) -> list[Candidate]:
+        """Return what every drafter is worth in this round, at its best length."""
+        passes, most = self.passes(1), self.lengths[-1]
+        room = passes.room(1)
+        candidates: list[Candidate] = []
+        offers: dict[int, Offer] = {}
+        for i, curve in self._ready(context, text):
+            price = self.draft_price(i)
+            extra = passes.extra(1, most, price.width)
+            reading = self._reading(i, context, text, curve)
+            if trial := price.trial:
+                length = next((n for n in self.lengths if n >= min(trial, room)), most)
+                gain = sum(curve) - rate * (extra[1] + reading)
+                candidates.append(Candidate(i, length, sum(curve[:length]), 0.0, gain, trial=True))
+                continue
+            start, each = price(1)
+            offers[i] = Offer(i, curve[: max(1, int(room / price.width))], start + reading, each, extra)
+            candidates.append(offers[i].best(rate, self.lengths))
+        if self.cascades and passes(1) >= self.cascades_from:
+            for i, first in self.cascades.items():
+                if first in offers and not self.looks_up[first] and offers[first].survival:
+                    if self.drafters[i] in context.unavailable or self.draft_price(first).width > 1.0:
+                        continue
+                    tails = self.acceptance[i].survival
+                    chance = max(tails(TAKEN), default=LEAST)
+                    allowed = [n for n in self.lengths if n <= room] or self.lengths[:1]
+                    if (best := cascade(i, offers[first], chance, tails, rate, allowed)) is not None:
+                        candidates.append(best)
+        return candidates
+
+    def _reading(self, i: int, context: Context, text: Text, curve: Sequence[float]) -> float:
+        """Return seconds in which a model reads what it has not read, spread over the rounds that are left.
+
+        They are priced by the rate of all time, reading included: no round of this text makes up for them.
+        """
+        if self.looks_up[i] or not (each := self.draft_price(i).reading.each):
+            return 0.0
+        unread = context.length - text.read.get(i, 0)
+        left = max((self.answer or USUAL_ANSWER) - context.position, 0.5 * context.position, 8.0)
+        rounds = min(left, context.remaining) * self.acceptance[i].confidence / (1.0 + sum(curve))
+        whole, reading = self.time
+        return each * unread / max(1.0, rounds) * (whole / (whole + reading) if whole else 1.0)
+
+    def _stop(self, best: Candidate, batch: int, rate: float) -> Stop:
         """Return the stop rule of a draft; until its drafter's calibration is trusted, one that never stops.
 
-        One more token is priced by what each of its tokens adds to the pass, which in a short draft may be
-        less than in a long one.
+        Draft on while the chance that all tokens so far and one more are accepted is above what one more
+        costs, by what each of this draft's tokens adds to the pass.
         """
         i, length = self.cascades.get(best.drafter, best.drafter), best.prefix_length or best.length
+        calibration = self.calibrations[i]
         if self.looks_up[i]:
             return NEVER
-        calibration, least = self.calibrations[i], 0.0
+        least = 0.0
         if calibration.seen >= TRUSTED:
-            shared = self.padded and batch > 1  # a longer draft has room in the pass that was planned
-            extra, cost = [] if shared else passes.extra, self.draft_cost(i)
-            _, each = cost.price(batch)
-            more = each + cost.width * (extra[length] if extra else 0.0) / length
-            least = 0.0 if isnan(more) else price * more / self.skills[i].mean  # nan before its first call
-        return self.stopping(calibration, least)
-
-    def values(self, batch: int = 1) -> Values:
-        """Gain and seconds of every arm, the price of a second, and acceptance by match length."""
-        return values(self, batch)
+            price, passes = self.draft_price(i), self.passes(batch)
+            more = 0.0 if self.padded and batch > 1 else passes.extra(batch, length)[length] / length
+            seconds = price(batch)[1] / batch + price.width * more
+            least = 0.0 if isnan(seconds) else rate * seconds / self.acceptance[i].mean
+        return Stop("gain", min(least, SUREST), calibration)
 
     # -- learning ------------------------------------------------------------------------------------
 
     def learn(self, feedback: Feedback) -> None:
-        """Learn chances from one round of a request, and costs and calibration if the round is timed."""
-        if isinstance(feedback.observed, Observed):
-            self._observe(feedback.request, feedback.observed)
+        """Learn chances from what a text has shown about drafts that began in one round."""
         for window in feedback.windows:
-            skill = self.skills[window.drafter]
-            skill.learn(feedback.request, window.context, window.accepts, window.token)
+            self.acceptance[window.drafter].learn(window.context, window.accepts, window.token)
         for outcome in feedback.outcomes:
-            self._time(feedback.request, outcome)
-            if self.timed:
-                self._calibrate(outcome)
+            arm, signals = self.arms[outcome.arm], outcome.signals
+            if signals and not self.looks_up[i := self.drafters.index(arm.drafter)]:
+                calibration, tested = self.calibrations[self.cascades.get(i, i)], outcome.accepted + 1
+                first = outcome.prefix_length if i in self.cascades else tested
+                for k, signal in enumerate(signals[: min(tested, first)]):
+                    calibration.learn(signal.chosen, float(k < outcome.accepted))
 
-    def _observe(self, request: int, seen: Observed) -> None:
-        if seen.looks_up:
-            self.looks_up = seen.looks_up
-        if state := self.requests.get(request):
-            state.written, state.read = seen.written, seen.read
-        if seen.calls is not None:
-            self.reading = 0.0
-            for call in seen.calls:
-                self._called(call)
-        if graded := seen.grading:
-            seconds = graded.seconds / self.load.factor
-            self.draft_cost(graded.drafter).read(graded.tokens, seconds, batch=graded.batch)
-            calibration = self.calibrations[graded.drafter]
-            for chosen, accept in graded.chances:
-                calibration.learn(chosen, accept)
+    def spent(self, cost: RoundCost, rounds: Mapping[int, tuple[float, int]], reading: float) -> None:
+        """Learn what a round took: seconds and tokens of each request, `reading` of drafters left out.
 
-    def _called(self, call: DraftCall) -> None:
-        self.drafter_kinds[call.drafter] = kind_of(call.kind)
-        cost = self.draft_cost(call.drafter)
-        for tokens, length in call.drafts:
-            cost.shaped(tokens, length)
-        seconds, mates = call.seconds / self.load.factor, len(call.drafts)
-        cost.drafted(call.longest, call.pending, seconds, mates=mates, batch=call.batch)
-        if is_behind(call.pending, call.longest, mates):
-            reading = cost.reading.each * call.pending
-            self.reading += reading
-            self.pace.read(reading)
-
-    def _time(self, request: int, outcome: Outcome) -> None:
-        spent = outcome.cost
-        if spent is None or not isfinite(outcome.seconds):
-            return
-        n = spent.requests
-        tokens = n * spent.width or spent.pass_tokens
-        drafts, late = tokens > n, False
-        if self.timed or spent.again or kind_of(spent.kind) != self.kind:
-            late = self._learn_pass(spent, tokens)
-        passes = self.passes[size_class(n)]
-        seconds = outcome.seconds / self.load.factor
-        state = self.requests.get(request)
-        without = max(0.0, seconds - self.reading / n)
-        self.pace.add(state is not None and state.matched, outcome.accepted + 1, without, requests=n)
-        if (drafts or late) and not self.measuring:
-            self.guard.add(seconds, (outcome.accepted + 1) * passes(n) / n, n)
-
-    def _is_timed(self, best: Candidate | None) -> bool:
-        """Return whether this round is timed: of brief ones whose costs are known, one in four is."""
-        self.choices += 1
-        passes = self.passes[0]
-        known = passes.passes > KNOWN_PASSES and passes(1) < BRIEF_PASS and not (self.owed or self.doubted)
-        if known and best is not None:
-            drafting = self.draft_cost(self.cascades.get(best.drafter, best.drafter))
-            known = drafting.calls[0].readings > KNOWN_CALLS
-        return not known or self.choices % TIMED_EVERY == 0
-
-    def _learn_pass(self, spent: RoundCost, tokens: int) -> bool:
-        """Learn what a pass of so many tokens costs.
-
-        Returns whether it was a plain one that also read again what a rejection took back.
+        Seconds are NaN where the pass also read a prompt.
         """
-        n = spent.requests
+        n, kind = cost.requests, _kind(cost.kind)
+        if kind != self.kind:
+            self.kind, self.owed = kind, 0.0
         if n > 1:
-            self.padded = spent.width > 0
-        if (kind := kind_of(spent.kind)) != self.kind:
-            self._switch(kind)
-        self._check(spent.target, self.pass_cost(n).usual(tokens))
-        passes, target, drafts = self.passes[size_class(n)], spent.target, tokens > n
-        late = spent.again > 0 and not drafts
-        self.rereads |= spent.again > 0
-        if late:  # the draft owes the longer time
-            self.owed += max(0.0, target - self.load.factor * passes(n)) if passes.known else 0.0
-            return True
-        if drafts and self.owed:
-            target, self.owed = target + self.owed, 0.0
+            self.padded = cost.width > 0
+        if not all(isfinite(one) for one, _ in rounds.values()):
+            return
+        whole = sum(one for one, _ in rounds.values())
+        self.time = 0.99 * self.time[0] + whole, 0.99 * self.time[1] + reading
+        tokens, target = n * cost.width or cost.pass_tokens, cost.target
+        passes = self.pass_prices[self._place(n)]
+        self._check(target, passes.usual(tokens))
+        if cost.again and tokens <= n:  # the draft before it owes what it read again
+            self.owed += max(0.0, target - passes(n)) if passes.known else 0.0
         else:
-            self.load.add(target, passes.usual(tokens), requests=n)
-        passes.add(tokens, target / self.load.factor, requests=n, padded=spent.width > 0)
-        return False
+            passes.add(tokens, target + (self.owed if tokens > n else 0.0), doubts=n == 1 or self.padded)
+            self.owed = 0.0 if tokens > n else self.owed
+        for request, (one, new) in rounds.items():
+            text = self.texts.get(request)
+            self.rates[self._place(n)].add(text is not None and text.matched, new, one, n)
+        if (tokens > n or cost.again) and not self.trial:
+            self.guards[kind].add(whole + reading, sum(new for _, new in rounds.values()) * passes(n) / n)
 
     def _check(self, target: float, usual: float) -> None:
-        """Forget all costs that a file brought if the first known pass takes another time, whichever way."""
+        """Forget all prices that a file brought if the first known pass takes another time."""
         if self.doubted and usual:
             self.doubted = False
             if not usual / SAME_MACHINE < target < usual * SAME_MACHINE:
-                self.other_passes.clear()
-                self.other_drafts.clear()
-                self.by_kind.clear()
-                self.pass_costs = [PassCost() for _ in self.pass_costs]
-                self.draft_costs = [DraftCost() for _ in self.draft_costs]
-                self.pace = type(self.pace)()
-
-    def _switch(self, kind: str) -> None:
-        """Passes are of another kind from now on: what is known of this kind counts again."""
-        self.by_kind[self.kind] = self.pace, self.guard
-        fresh = type(self.pace)(), type(self.guard)()
-        self.kind, self.load.factor = kind, 1.0
-        self.pace, self.guard = self.by_kind.get(kind, fresh)
+                self._forget_prices()
 
     def restart(self) -> None:
-        """The costs may be another machine's: the first pass will tell."""
+        """The prices may be another machine's: the first pass will tell."""
         self.doubted = True
-
-    def _calibrate(self, outcome: Outcome) -> None:
-        arm = self.arms[outcome.arm]
-        if outcome.signals and arm.length:
-            i, tested = self.drafters.index(arm.drafter), outcome.accepted + 1
-            if self.looks_up[i]:  # is never stopped
-                return
-            calibration = self.calibrations[self.cascades.get(i, i)]
-            head = outcome.prefix_length if i in self.cascades else tested
-            for k, signals in enumerate(outcome.signals[: min(tested, head)]):
-                calibration.learn(signals.chosen, float(k < outcome.accepted))
 
     def close(self, request: int) -> None:
         """Forget a request; its length is an example of how long answers are."""
-        state = self.requests.pop(request, None)
-        for skill in self.skills:
-            skill.close(request)
-        if state is not None and state.written:
-            self.answer += (0.1 if self.answer else 1.0) * (state.written - self.answer)
+        text = self.texts.pop(request, None)
+        if text is not None and text.written:
+            self.answer += (0.1 if self.answer else 1.0) * (text.written - self.answer)
+
+    # -- telling -------------------------------------------------------------------------------------
+
+    def values(self, batch: int = 1) -> Values:
+        """Gain and seconds of every arm, the price of a second, and acceptance by length of the match."""
+        passes, rates = self.passes(batch), [self.rate(batch, matched) for matched in (False, True)]
+        gains: list[float | None] = []
+        seconds: list[float | None] = []
+        for arm in self.arms:
+            i = self.drafters.index(arm.drafter) if arm.length else -1
+            price = self.draft_price(i) if arm.length else None
+            start, each = price(batch) if price else (0.0, 0.0)
+            more = passes.extra(batch, LENGTHS[-1], price.width)[arm.length] if price else 0.0
+            spent = (start + each * arm.length) / batch + more
+            seconds.append(None if isnan(spent) else spent)
+            gains.append(0.0 if price is None else self._gain(i, arm.length, spent, rates))
+        places = zip(("without a match", "with a match"), rates, strict=True)
+        plain = passes(batch) or None
+        return Values(
+            "tokens gained a round",
+            tuple(gains),
+            tuple(seconds),
+            {place: rate for place, rate in places if rate > 0.0},
+            plain,
+            {name: _matches(one) for name, one in zip(self.drafters, self.acceptance, strict=True)},
+        )
+
+    def _gain(self, i: int, length: int, spent: float, rates: Sequence[float]) -> float | None:
+        """Return the mean gain of an arm over the contexts in which its drafter was tested."""
+        whole, total, skill = 0.0, 0.0, self.acceptance[i]
+        for context in range(int(self.looks_up[i]), skill.contexts):  # without a match no lookup drafts
+            if weight := skill.tested[context][0]:
+                sums = [0.0, *accumulate(skill.survival(context))]
+                total += weight * (sums[min(length, len(sums) - 1)] - rates[context > 0] * spent)
+                whole += weight
+        return None if isnan(total) or not whole else total / whole
+
+
+MATCH_NAMES = ("none", "1", "2", "3", "4", "5 to 8", "9 to 16", "over 16")  # of `MATCHES`
+
+
+def _matches(skill: Acceptance) -> dict[str, tuple[float, float]]:
+    """Return tokens tested and accepted by context, as far as they are remembered."""
+    rows = zip(MATCH_NAMES, map(sum, skill.tested), map(sum, skill.accepted), strict=True)
+    return {label: (tested, accepted) for label, tested, accepted in rows if tested}
+
+
+def _kind(word: str) -> int:
+    """Return the kind of a pass; what follows a colon is its width, which prices know by tokens."""
+    name = word.partition(":")[0] or KINDS[0]
+    return KINDS.index(name) if name in KINDS else len(KINDS) - 1

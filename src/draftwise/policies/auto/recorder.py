@@ -1,26 +1,105 @@
-"""The recorder of `auto`: what every committed text shows about all drafters."""
+"""The recorder of `auto`: what every committed text shows about all drafters, and what it took."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import isfinite
 
 from ...core.arms import Arm
-from ...core.outcomes import Feedback, Outcome, Window
+from ...core.outcomes import Feedback, Grade, Window
 from ...core.request import Request
-from ...core.roles import Graders, RoundRecord
-from .candidates import TAKEN, match_length, windows
-from .grading import (
-    Budget,
-    DraftCall,
-    GradingState,
-    LookupGuesses,
-    ModelGrading,
-    Observed,
-    PendingDraft,
-)
-from .state import AutoState
+from ...core.roles import GradeJob, Graders, RoundRecord
+from .chances import match_length
+from .drafts import TAKEN
+from .policy import AutoPolicy, _kind
+from .prices import Line
+
+SHARE = 0.005  # of the total time, for lookups that do not play, and as much for models
+ENOUGH = 24  # tokens of a batch, after which a model is graded on them; a new one is on the first
+FIRST_SHARE = 0.02  # of the total time, for the first gradings, where they take longer than a round
+
+
+@dataclass(slots=True)
+class PendingDraft:
+    """A lookup's draft that is compared with the text as it is written: `right` tokens are the text's so far.
+
+    It had at most `asked` tokens and began after `token`.
+    """
+
+    drafter: int
+    context: int
+    tokens: tuple[int, ...]
+    asked: int
+    token: int = -1
+    right: int = 0
+
+    def follow(self, text: Sequence[int], *, done: bool = False) -> Window | None:
+        """Compare with the next tokens of the text; the result, once all of the draft is decided."""
+        for token in text:
+            if self.right == len(self.tokens):
+                break
+            if self.tokens[self.right] != token:
+                return self._window(missed=True)
+            self.right += 1
+        if self.right == len(self.tokens):
+            return self._window(missed=self.right < self.asked)  # it had no more tokens to offer
+        return self._window(missed=False) if done else None
+
+    def _window(self, *, missed: bool) -> Window:
+        return Window(
+            self.drafter, self.context, (1.0,) * self.right + ((0.0,) if missed else ()), self.token
+        )
+
+
+@dataclass(slots=True)
+class GradingState:
+    """What of one text is still to be graded.
+
+    Attributes:
+        start: the length of the text when it was first seen, or after the last rounds left out.
+        at: the length of the text when this round began.
+        end: its length after the round.
+        pending: drafts of lookups that are not decided yet.
+        rounds: where rounds began, the contexts of all drafters there, and the one that drafted (-1: none).
+        probs: the target's probabilities of the tokens from `start` on (with sampling only).
+        graded: by model, the tokens of the text up to which it was graded.
+        waiting: by model, the tokens after these from rounds in which it did not draft.
+    """
+
+    start: int
+    at: int = 0
+    end: int = 0
+    pending: list[PendingDraft] = field(default_factory=list)
+    rounds: list[tuple[int, Sequence[int], int]] = field(default_factory=list)
+    probs: list[float] = field(default_factory=list)
+    graded: dict[int, int] = field(default_factory=dict)
+    waiting: dict[int, int] = field(default_factory=dict)
+
+    def begin(self, start: int, end: int, text: Sequence[int]) -> list[Window]:
+        """Begin a round; tokens of rounds that were left out decide drafts, and no model is graded on them."""
+        windows = []
+        if self.end and start > self.end:
+            windows = self.settle(text[self.end : start])
+            self.start, self.rounds, self.probs, self.waiting = start, [], [], {}
+        self.at, self.end = start, end
+        return windows
+
+    def settle(self, new: Sequence[int], *, done: bool = False) -> list[Window]:
+        """Compare the drafts of lookups with new tokens; the results of those that are decided."""
+        windows, still = [], []
+        for draft in self.pending:
+            window = draft.follow(new, done=done)
+            if window is None:
+                still.append(draft)
+            else:
+                windows.append(window)
+        self.pending = still
+        return windows
+
+    def first_ungraded(self, i: int) -> int:
+        """Return the first token on which this model was not graded."""
+        return max(self.graded.get(i, 0), self.start)
 
 
 @dataclass(slots=True)
@@ -28,63 +107,55 @@ class AutoRecorder:
     """Compares the drafts of lookups with the text in every round, and grades models now and then.
 
     A drafter that plays is known from its own drafts. What the others would have drafted is asked of lookups
-    by `lookups` and of models by `models`; None leaves that part out. Each takes at most the share of time
-    that `budget` allows, and models one pass more for each of which nothing is known yet. So drafters that
-    are never right cost little, however many they are. Everything that was seen goes to the policy in
-    `Feedback.observed`.
+    in every round, and of models in one pass over what they have not read, one model at a time. Each takes at
+    most a `share` of the time; a model of which nothing is known is graded on the first tokens, even where
+    that takes longer, since it cannot play before. So drafters that are never right cost little, however many
+    they are.
     """
 
-    policy: AutoState
+    policy: AutoPolicy
     _: KW_ONLY
-    budget: Budget = field(default_factory=Budget)
-    lookups: LookupGuesses | None = field(default_factory=LookupGuesses)
-    models: ModelGrading | None = field(default_factory=ModelGrading)
-    notes: Callable[[int], GradingState] = GradingState
+    share: float = SHARE
     reads: frozenset[str] = frozenset()
     texts: dict[int, GradingState] = field(default_factory=dict)
-    looks_up: tuple[bool, ...] = ()
-    guessed: list[int] = field(default_factory=list)
-    graded: list[int] = field(default_factory=list)
-    number: dict[str, int] = field(init=False)
-    arms: list[Arm] = field(init=False)
-    longest: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        names = self.policy.drafters
-        self.longest = max((arm.length for arm in self.policy.arms), default=0)
-        self.number = {name: i for i, name in enumerate(names)}
-        self.arms = [Arm(name, self.longest) for name in names]
+    lookups: list[int] = field(default_factory=list)
+    models: list[int] = field(default_factory=list)
+    asked: dict[int, float] = field(default_factory=dict)  # rounds since a model was graded
+    total: float = 0.0  # measured seconds
+    rounds: int = 0
+    guessing: float = 0.0  # seconds of lookups that do not play
+    grading: float = 0.0  # of models that do not
+    first: float = 0.0  # of first gradings
+    cost: Line = field(default_factory=Line)  # seconds of a grading by the tokens that it reads
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         """Return the outcomes of the arms that played, and windows of every draft that is decided."""
-        met = not self.looks_up
-        if met:
+        policy = self.policy
+        if not self.rounds:
             self._meet(graders)
-        pairs = [(seen, self._notes(seen)) for seen in batch]
-        if isfinite(seconds := sum(seen.outcome.seconds for seen in batch)):
-            self.budget.add(seconds, 1 + max(notes.left_out for _, notes in pairs))
-        calls = self._calls(pairs) if self.policy.timed else []
-        windows = [self._follow(seen, notes, graders) for seen, notes in pairs]
-        graded = None
-        if self.graded and self.models:
-            graded = self.models.grade(pairs, self.graded, self.longest, self.policy, graders, self.budget)
-        if graded:
-            for at, more in graded.windows.items():
-                windows[at] += more
-        observed = [Observed(seen.request.position, dict(notes.read)) for seen, notes in pairs]
-        observed[0].calls, observed[0].grading = calls, graded
-        if met:
-            observed[0].looks_up = self.looks_up
+        self.rounds += 1
+        pairs = [(seen, self._state(seen)) for seen in batch]
+        windows = [
+            state.begin(
+                len(seen.request.tokens) - len(seen.tokens), len(seen.request.tokens), seen.request.tokens
+            )
+            for seen, state in pairs
+        ]
+        self._spent(pairs)
+        for (seen, state), mine in zip(pairs, windows, strict=True):
+            mine += self._follow(seen, state, graders)
+        if self.models:
+            self._grade(pairs, windows, graders)
+        for seen, _ in pairs:
+            policy.texts[seen.request.id].written = seen.request.position
         return [
             Feedback(
                 seen.request.id,
                 seen.decision,
                 () if seen.outcome.censored else (seen.outcome,),
-                (),
-                tuple(mine),
-                its,
+                windows=tuple(mine),
             )
-            for seen, mine, its in zip(batch, windows, observed, strict=True)
+            for seen, mine in zip(batch, windows, strict=True)
         ]
 
     def close(self, request: Request) -> Sequence[Feedback]:
@@ -94,115 +165,220 @@ class AutoRecorder:
 
     def _meet(self, graders: Graders) -> None:
         """Find out which drafters are lookups, to be asked for drafts, and which are models, to be graded."""
-        cascades = self.policy.cascades
-        self.looks_up = tuple(
-            i not in cascades and not graders.grades_itself(name)
-            for i, name in enumerate(self.policy.drafters)
-        )
-        self.guessed = [i for i, up in enumerate(self.looks_up) if up]
-        self.graded = [i for i, up in enumerate(self.looks_up) if not up and i not in cascades]
+        policy = self.policy
+        others = [i for i in range(len(policy.drafters)) if i not in policy.cascades]
+        self.models = [i for i in others if graders.grades_itself(policy.drafters[i])]
+        self.lookups = [i for i in others if i not in self.models]
+        policy.looks_up = tuple(i in self.lookups for i in range(len(policy.drafters)))
 
-    def _notes(self, seen: RoundRecord) -> GradingState:
-        """Return the state of this text, at the round that was just played."""
-        start = len(seen.request.tokens) - len(seen.tokens)
-        notes = self.texts.get(seen.request.id)
-        if notes is None:
-            notes = self.texts[seen.request.id] = self.notes(start)
-        else:
-            notes.skip(seen.request.tokens[notes.end : start], start)
-        notes.at, notes.end = start, len(seen.request.tokens)
-        return notes
+    def _state(self, seen: RoundRecord) -> GradingState:
+        state = self.texts.get(seen.request.id)
+        if state is None:
+            state = self.texts[seen.request.id] = GradingState(len(seen.request.tokens) - len(seen.tokens))
+        return state
 
-    def _calls(self, batch: Sequence[tuple[RoundRecord, GradingState]]) -> list[DraftCall]:
-        """Return what each call of a drafter cost, and for which requests it was."""
-        calls: dict[int, DraftCall] = {}
-        for seen, notes in batch:
+    # -- seconds -------------------------------------------------------------------------------------
+
+    def _spent(self, pairs: Sequence[tuple[RoundRecord, GradingState]]) -> None:
+        """Tell the policy what the round and each call of a drafter in it took."""
+        policy, reading = self.policy, 0.0
+        calls: dict[int, list[tuple[RoundRecord, GradingState, int, int]]] = {}
+        for seen, state in pairs:
             outcome = seen.outcome
-            arm, spent = self.policy.arms[outcome.arm], outcome.cost
-            if arm.length and spent:
-                i, drafted, asked = self.number[arm.drafter], outcome.drafted, outcome.asked or 1
-                if i in self.policy.cascades:  # what its second part adds takes no time
-                    i, drafted = self.policy.cascades[i], outcome.prefix_length
+            arm = policy.arms[outcome.arm]
+            if arm.length and outcome.cost:
+                i, drafted, asked = policy.drafters.index(arm.drafter), outcome.drafted, outcome.asked or 1
+                if i in policy.cascades:  # what its second part adds takes no time
+                    i, drafted = policy.cascades[i], outcome.prefix_length
                     asked = drafted or 1
-                call = calls.get(i)
-                if call is None:
-                    call = calls[i] = DraftCall(i, len(batch))
-                call.longest = max(call.longest, drafted)
-                call.pending += 0 if self.looks_up[i] else notes.pending(i, notes.at)
-                call.seconds += spent.draft
-                call.kind = spent.drafter_kind
-                call.drafts.append((drafted, asked))
-        return list(calls.values())
+                calls.setdefault(i, []).append((seen, state, drafted, asked))
+        for i, mine in calls.items():
+            cost = mine[0][0].outcome.cost
+            policy.drafter_kinds[i] = _kind(cost.drafter_kind) if cost else 0
+            price = policy.draft_price(i)
+            for seen, _, drafted, asked in mine:
+                share = 0.1 if price.width > 1.0 else 1.0  # the first tree shows that the drafter makes trees
+                price.width += share * (max(1.0, drafted / asked) - price.width)
+            unread = 0
+            if i not in self.lookups:
+                unread = sum(
+                    state.at - policy.texts[seen.request.id].read.get(i, 0) for seen, state, _, _ in mine
+                )
+            seconds = sum(seen.outcome.cost.draft for seen, *_ in mine if seen.outcome.cost)
+            longest = max(drafted for _, _, drafted, _ in mine)
+            if isfinite(seconds):
+                price.add(longest, unread, seconds, len(pairs), len(mine))
+            if unread > 16 * len(mine) + 4 * longest:
+                reading += price.reading.each * unread
+        cost = pairs[0][0].outcome.cost
+        if cost is None:
+            return
+        seconds_of = {
+            seen.request.id: (max(0.0, seen.outcome.seconds - reading / len(pairs)), len(seen.tokens))
+            if isfinite(seen.outcome.seconds)
+            else (seen.outcome.seconds, len(seen.tokens))
+            for seen, _ in pairs
+        }
+        policy.spent(cost, seconds_of, reading)
+        if isfinite(total := sum(seen.outcome.seconds for seen, _ in pairs)):
+            self.total += total
 
-    def _follow(self, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
+    # -- acceptance ----------------------------------------------------------------------------------
+
+    def _follow(self, seen: RoundRecord, state: GradingState, graders: Graders) -> list[Window]:
         """Return the drafts that this round's tokens decide."""
-        request, contexts = seen.request, self.policy.contexts(seen.request.id)
-        arm, player = self.policy.arms[seen.decision.arm], -1
-        played: list[Window] = []
-        if arm.length:
-            player = self.number[arm.drafter]
-            played = self._played(player, contexts[player], seen, notes)
-        if self.lookups:
-            for i in self.guessed:
-                if i != player and contexts[i]:
-                    arm, budget = self.arms[i], self.budget
-                    draft = self.lookups.guess(i, contexts[i], seen, notes.at, graders, arm, budget)
+        request, policy, outcome = seen.request, self.policy, seen.outcome
+        contexts, arm, windows, player = (
+            policy.texts[request.id].contexts,
+            policy.arms[seen.decision.arm],
+            [],
+            -1,
+        )
+        last = request.tokens[state.at - 1]
+        played = arm.length and (outcome.drafted or not outcome.censored)  # else it could not draft
+        if played:
+            player = policy.drafters.index(arm.drafter)
+            if player in policy.cascades:
+                windows = self._parts(player, seen, state)
+                player = policy.cascades[player] if outcome.prefix_length else -1
+            elif player in self.lookups:
+                asked = _decided(seen) if outcome.censored else outcome.asked  # the room or the text ended
+                state.pending.append(PendingDraft(player, contexts[player], seen.draft.tokens, asked, last))
+            else:
+                policy.texts[request.id].read[player] = state.at
+                asked = _decided(seen) if outcome.censored else outcome.asked
+                missed = outcome.accepted < min(outcome.drafted, asked)  # a tree has more nodes than depths
+                accepts = (1.0,) * outcome.accepted + ((0.0,) if missed else ())
+                windows.append(Window(player, contexts[player], accepts, last))
+        for i in self.lookups:
+            if i != player and contexts[i] and self.guessing <= self.share * self.total:
+                name, before = policy.drafters[i], graders.graded_seconds
+                if name not in request.disabled:
+                    draft = graders.guess(name, request, state.at, Arm(name, policy.lengths[-1]))
+                    self.guessing += graders.graded_seconds - before
                     if draft is not None:
-                        notes.held.append(draft)
-        notes.add(self.graded, self._model(player, seen.outcome), len(seen.tokens), contexts)
-        if self.graded and not request.sampling.greedy:
-            notes.probs += [seen.scores.chance(n, t) for n, t in zip(seen.nodes, seen.tokens, strict=True)]
-        if notes.held or notes.skipped:
-            played += notes.settle(seen.tokens, done=request.done)
-        return played
+                        state.pending.append(PendingDraft(i, contexts[i], draft, policy.lengths[-1], last))
+        if self.models:
+            state.rounds.append((state.at, contexts, player))
+            for i in self.models:
+                if i != player:
+                    state.waiting[i] = state.waiting.get(i, 0) + len(seen.tokens)
+            if not request.sampling.greedy:
+                state.probs += [
+                    seen.scores.chance(n, t) for n, t in zip(seen.nodes, seen.tokens, strict=True)
+                ]
+        return windows + state.settle(seen.tokens, done=request.done)
 
-    def _played(self, i: int, context: int, seen: RoundRecord, notes: GradingState) -> list[Window]:
-        """The result of a model's draft; a lookup's is held, since the text may decide more of it later."""
-        outcome = seen.outcome
-        if _unplayed(outcome):
-            return []
-        if i in self.policy.cascades:
-            return self._parts(i, seen, notes)
-        token = seen.request.tokens[notes.at - 1]
-        asked = _decided(seen) if outcome.censored else outcome.asked  # the room for it or the text ended
-        if self.looks_up[i]:
-            notes.held.append(PendingDraft(i, context, seen.draft.tokens, asked, token))
-            return []
-        notes.read[i] = notes.at
-        missed = outcome.accepted < min(outcome.drafted, asked)  # a tree has more nodes than depths
-        return [Window(i, context, (1.0,) * outcome.accepted + ((0.0,) if missed else ()), token)]
-
-    def _model(self, player: int, outcome: Outcome) -> int:
-        """Return the model whose own draft shows how far it is right in this round; -1: none."""
-        first = self.policy.cascades.get(player)
-        if _unplayed(outcome) or (first is not None and not outcome.prefix_length):
-            return -1
-        return player if first is None else first
-
-    def _parts(self, i: int, seen: RoundRecord, notes: GradingState) -> list[Window]:
+    def _parts(self, i: int, seen: RoundRecord, state: GradingState) -> list[Window]:
         """Return the results of both parts of a composite draft, and whether there was a second."""
-        outcome, first = seen.outcome, self.policy.cascades[i]
-        if not outcome.prefix_length:
+        outcome, first, contexts = (
+            seen.outcome,
+            self.policy.cascades[i],
+            self.policy.texts[seen.request.id].contexts,
+        )
+        length, right = outcome.prefix_length, outcome.accepted
+        if not length:
             return []
-        notes.read[first] = notes.at
+        self.policy.texts[seen.request.id].read[first] = state.at
         decided = _decided(seen) if outcome.censored else outcome.drafted
-        begin, rest = windows(outcome.prefix_length, outcome.accepted, decided)
-        kind = match_length(outcome.match)
-        found = [
-            Window(
-                first,
-                self.policy.contexts(seen.request.id)[first],
-                begin,
-                seen.request.tokens[notes.at - 1],
-            ),
-            Window(i, TAKEN, (float(kind > TAKEN),)),
+        begin = (1.0,) * min(right, length) + ((0.0,) if right < length else ())
+        match = match_length(outcome.match)
+        windows = [
+            Window(first, contexts[first], begin, seen.request.tokens[state.at - 1]),
+            Window(i, TAKEN, (float(match > TAKEN),)),
         ]
-        return [*found, Window(i, kind, rest)] if rest else found
+        if right >= length:  # the second part is known once all of the first is right
+            rest = (1.0,) * (right - length) + ((0.0,) if right < decided else ())
+            windows += [Window(i, match, rest)] if rest else []
+        return windows
+
+    def _grade(
+        self,
+        pairs: Sequence[tuple[RoundRecord, GradingState]],
+        windows: Sequence[list[Window]],
+        graders: Graders,
+    ) -> None:
+        """Grade one model that does not play, if one is due, on the texts that take the least to read."""
+        policy, total = self.policy, self.total
+        round_seconds = total / self.rounds
+        due: list[tuple[float, int, list[tuple[int, int]]]] = []
+        for i in self.models:
+            graded = policy.acceptance[i].seen
+            new = graded < (ENOUGH if len(pairs) > 1 else 1)
+            if not new and self.grading > self.share * total:
+                continue
+            enough = ENOUGH if not new else 4 * len(pairs) if graded else 1
+            ready = [
+                (state.end - min(policy.texts[seen.request.id].read.get(i, 0), state.first_ungraded(i)), at)
+                for at, (seen, state) in enumerate(pairs)
+                if policy.drafters[i] not in seen.request.disabled
+                and (waiting := state.waiting.get(i, 0))
+                and (waiting * len(pairs) >= enough or seen.request.done)
+            ]
+            if ready and new:
+                least = self.cost(min(ready)[0])
+                brief = least <= (0.25 if graded else 1.0) * round_seconds
+                if not brief and (graded or self.first + least > FIRST_SHARE * total) and self.first:
+                    continue
+            if ready:
+                due.append((self.asked.get(i, 0.0) + new * 1e9, i, sorted(ready)))
+        if not due:
+            return
+        for i in self.models:
+            self.asked[i] = self.asked.get(i, 0.0) + 1.0
+        _, i, ready = max(due)
+        self.asked[i] = 0.0
+        jobs: list[GradeJob] = []
+        places, unread, tokens = list[int](), 0, 0
+        for more, at in ready:
+            seen, state = pairs[at]
+            much = tokens >= ENOUGH or not self.cost.readings or self.cost(unread + more) > round_seconds
+            if jobs and much:
+                break
+            start, length = state.first_ungraded(i), len(seen.request.tokens)
+            probs = state.probs[start - state.start :] or [1.0] * (length - start)
+            jobs.append(GradeJob(seen.request, start, probs, signals=frozenset({"chosen"})))
+            places.append(at)
+            unread, tokens = unread + more, tokens + state.waiting[i]
+        before, new = graders.graded_seconds, policy.acceptance[i].seen <= 0.0
+        grades = graders.grade(policy.drafters[i], jobs)
+        seconds = graders.graded_seconds - before
+        self.cost.add(unread, seconds)
+        if new:
+            self.first += seconds
+        if not new or len(pairs) > 1:
+            self.grading += seconds
+        if grades is None:
+            return
+        policy.draft_price(i).read(unread, seconds)
+        for at, job, mine in zip(places, jobs, grades, strict=True):
+            seen, state = pairs[at]
+            policy.texts[seen.request.id].read[i] = len(seen.request.tokens) - 1
+            state.graded[i], state.waiting[i] = len(seen.request.tokens), 0
+            for grade in mine:
+                if grade.signals:
+                    policy.calibrations[i].learn(grade.signals.chosen, grade.accept)
+            windows[at] += _windows(i, job, mine, state.rounds, policy.lengths[-1])
 
 
-def _unplayed(outcome: Outcome) -> bool:
-    """Return whether the drafter that was chosen could not draft."""
-    return outcome.censored and not outcome.drafted
+def _windows(
+    i: int,
+    job: GradeJob,
+    grades: Sequence[Grade],
+    rounds: Sequence[tuple[int, Sequence[int], int]],
+    longest: int,
+) -> list[Window]:
+    """One window for each round in which it did not draft, of those that began at `start` or later."""
+    windows, start, text = [], job.start, job.request.tokens
+    for at, contexts, player in rounds:
+        if at >= start and player != i:
+            accepts = []
+            for place, grade in enumerate(grades[at - start : at - start + longest]):
+                accepts.append(grade.at(place)[0])
+                if accepts[-1] <= 0.0:
+                    break
+            windows.append(Window(i, contexts[i], tuple(accepts), text[at - 1]))
+    return windows
 
 
 def _decided(seen: RoundRecord) -> int:

@@ -8,10 +8,9 @@ from typing import Annotated
 from ...core.arms import Arm
 from ...errors import UserError
 from ...specs import parse_drafter
-from ..auto.candidates import LENGTHS, SLOW
-from ..auto.grading import SHARE, Budget
-from ..auto.policy import AutoPolicy
-from ..auto.recorder import AutoRecorder
+from ..auto.drafts import LENGTHS
+from ..auto.policy import SLOW, AutoPolicy
+from ..auto.recorder import SHARE, AutoRecorder
 from .compose import Method
 
 LOOKUPS = ("ngram", "suffix", "retrieval")
@@ -39,7 +38,7 @@ def auto(
         raise UserError(f"auto?cascades={cascades}: give milliseconds of a target pass, 0 or more")
     lengths = [*(n for n in LENGTHS if n < length), length]
     policy = AutoPolicy(*team(drafters, lengths), cascades_from=1e-3 * cascades)
-    return Method(policy, AutoRecorder(policy, budget=Budget(share)))
+    return Method(policy, AutoRecorder(policy, share=share))
 
 
 def team(

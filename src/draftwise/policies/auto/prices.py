@@ -1,0 +1,274 @@
+"""What passes and drafts cost in seconds, and how many tokens a second is worth."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import KW_ONLY, dataclass, field
+from math import isfinite, nan
+
+from ...state.learned import LEARNED, adds, learned, mean_by, mean_of_known
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32)  # a batch belongs to the first size that is not smaller
+KNOTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24, 28, 33, 40, 48, 64, 96, 128, 192, 256, 384, 512)
+WINDOW = 64  # passes or calls after which what a mean rests on has lost most of its weight
+DOUBT = 0.5  # passes: weight of the next smaller size in what is known of one that was seen long ago
+COLD = 1.5  # times the expected seconds: a first pass of a new size that took more prepared something
+TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
+WAITS = (256.0, 4.0, 8192.0)  # rounds without a call, after which a drafter is tried again; growth; the most
+
+
+def size_class(batch: int) -> int:
+    """Return the index of a batch's class in `BATCH_SIZES`."""
+    return 0 if batch == 1 else min(bisect_left(BATCH_SIZES, batch), len(BATCH_SIZES) - 1)
+
+
+def _within(value: float, usual: float) -> float:
+    """Return a reading as at least half and at most twice the usual one: an interruption is no price."""
+    return min(max(value, 0.5 * usual), 2.0 * usual)
+
+
+@dataclass(slots=True)
+class PassPrice:
+    """Seconds of a target pass by its number of tokens: a mean for each range of sizes, made monotone.
+
+    A pass of more tokens never costs less, so falling means are pooled (isotonic regression). The first pass
+    of a new size is ignored if it took too long, because kernels are prepared for a new shape. A size that
+    was seen long ago counts less, beside the assumption that it costs no more than the next smaller one:
+    where a few slow passes made drafts look too expensive, no pass would show that they are not. Outside the
+    sizes seen, the fit continues with its slope; with one size only, more tokens are taken to be free, so
+    that drafts grow step by step (`room`).
+    """
+
+    means: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
+    counts: list[float] = field(default_factory=list, metadata=learned(adds))
+    tokens: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
+    seen: list[float] = field(
+        default_factory=list
+    )  # the pass in which a size was last seen; below 0: ignored
+    passes: float = 0.0
+    doubts: bool = True
+    sizes: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    more: dict[tuple[int, float], list[float]] = field(default_factory=dict)  # until the next fit
+
+    def __post_init__(self) -> None:
+        for values in (self.means, self.counts, self.tokens, self.seen):
+            values += [0.0] * (len(KNOTS) - len(values))
+
+    @property
+    def known(self) -> bool:
+        """Whether any pass was seen."""
+        return any(self.counts)
+
+    def usual(self, tokens: int) -> float:
+        """Return seconds of a pass of about this size; 0 if none was seen."""
+        return self.means[min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)]
+
+    def add(self, tokens: int, seconds: float, *, doubts: bool = True) -> None:
+        """Learn one pass; in a batch whose rows are not padded no size is doubted: many are seen."""
+        self.doubts = doubts
+        if not (isfinite(seconds) and seconds > 0.0):
+            return
+        at = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)
+        mean, count = self.means[at], self.counts[at]
+        if count:
+            seconds = _within(seconds, mean)
+            count *= self._fresh(at)
+        elif self.known:
+            if not self.seen[at] and seconds > COLD * self(tokens):
+                self.seen[at] = -1.0
+                return
+            seconds = min(seconds, self.seconds_of_smallest() * max(1.0, tokens / self.sizes[0]))
+        self.passes += 1.0
+        self.seen[at] = self.passes
+        self.counts[at] = count + 1.0
+        self.means[at] = mean + (seconds - mean) / (count + 1.0)
+        self.tokens[at] += (tokens - self.tokens[at]) / (count + 1.0)
+        self.sizes.clear()
+        self.more.clear()
+
+    def seconds_of_smallest(self) -> float:
+        """Return seconds of the smallest pass that was seen."""
+        self._fit()
+        return self.seconds[0]
+
+    def room(self, batch: int) -> int:
+        """Return tokens that each request of a batch may draft: passes at most double in size."""
+        self._fit()
+        return max(1, int(2 * self.sizes[-1] / batch) - 1) if self.sizes else 1
+
+    def __call__(self, tokens: float) -> float:
+        """Return seconds of a pass over so many tokens; 0 before any was seen."""
+        self._fit()
+        sizes, values = self.sizes, self.seconds
+        if len(sizes) < 2:
+            return values[0] if values else 0.0
+        at = min(max(bisect_left(sizes, tokens), 1), len(sizes) - 1)
+        slope = (values[at] - values[at - 1]) / (sizes[at] - sizes[at - 1])
+        if tokens > sizes[-1]:
+            slope = (values[-1] - values[0]) / (sizes[-1] - sizes[0])
+        elif tokens < sizes[0]:
+            slope = min(slope, values[0] / sizes[0])
+        return values[at] + slope * (tokens - sizes[at])
+
+    def extra(self, first: int, count: int, width: float = 1.0) -> list[float]:
+        """Return seconds beyond a pass of `first` tokens, for 0, 1, ... `count` times `width` more tokens."""
+        table = self.more.get((first, width), [])
+        if len(table) <= count:
+            base = self(first)
+            table = self.more[first, width] = [self(first + k * width) - base for k in range(count + 1)]
+        return table
+
+    def _fresh(self, at: int) -> float:
+        """Return what is left of a reading's weight since this size was last seen."""
+        return 1.0 / (1.0 + (self.passes - self.seen[at]) / WINDOW)
+
+    def _fit(self) -> None:
+        """Fit a monotone curve through the means (pool adjacent violators)."""
+        if self.sizes:
+            return
+        pools: list[tuple[float, float, int]] = []  # (mean, weight, knots)
+        seen, before = [i for i, count in enumerate(self.counts) if count], 0.0
+        for i in seen:
+            fresh = self._fresh(i)
+            weight, doubt = fresh * self.counts[i], DOUBT * (1.0 - fresh) if before and self.doubts else 0.0
+            mean = (weight * self.means[i] + doubt * before) / (weight + doubt)
+            before, weight, size = mean, self.counts[i], 1
+            while pools and pools[-1][0] >= mean:
+                higher, other, more = pools.pop()
+                mean = (mean * weight + higher * other) / (weight + other)
+                weight, size = weight + other, size + more
+            pools.append((mean, weight, size))
+        self.sizes = [self.tokens[i] for i in seen]
+        self.seconds = [mean for mean, _, size in pools for _ in range(size)]
+
+
+@dataclass(slots=True)
+class Line:
+    """Seconds as `start` + `each` * tokens, by least squares with fading weights; neither is negative.
+
+    The fit has one additional reading of 0 tokens in 0 seconds: as long as all readings have the same number
+    of tokens, seconds are taken to be proportional to tokens.
+    """
+
+    start: float = field(default=0.0, metadata=learned(mean_by("readings")))
+    each: float = field(default=0.0, metadata=learned(mean_by("readings")))
+    readings: float = field(default=0.0, metadata=learned(adds))
+    sums: list[float] = field(default_factory=lambda: [0.0] * 5, metadata=learned(adds))
+
+    def __call__(self, tokens: float) -> float:
+        """Return seconds for so many tokens."""
+        return self.start + self.each * tokens
+
+    def add(self, tokens: float, seconds: float) -> None:
+        """Learn one reading."""
+        if self.readings >= 4.0:
+            seconds = _within(seconds, self(tokens))
+        keep = 1.0 - 1.0 / WINDOW
+        self.readings = keep * self.readings + 1.0
+        w, n, s, nn, ns = (keep * x for x in self.sums)
+        w, n, s, nn, ns = w + 1.0, n + tokens, s + seconds, nn + tokens * tokens, ns + tokens * seconds
+        self.sums = [w, n, s, nn, ns]
+        w += 0.1  # the weight of the additional reading
+        area = w * nn - n * n
+        self.start, self.each = (s * nn - n * ns) / area, (w * ns - n * s) / area
+        if self.start < 0.0:
+            self.start, self.each = 0.0, ns / nn
+        elif self.each < 0.0:
+            self.start, self.each = s / w, 0.0
+
+
+@dataclass(slots=True)
+class DraftPrice:
+    """Seconds of a drafter's calls by their longest draft, for each class of batch, and of a token it reads.
+
+    `width` is the number of tokens in a draft per token of depth: 1 for a chain, more for a tree. The first
+    call is not timed, because it prepares kernels and memory.
+
+    A drafter that looks too expensive is not called, and no call would show that it is not. So its price is
+    forgotten, and it is tried like a new one, after so many rounds in which it could have drafted and was
+    not called (`WAITS`).
+    """
+
+    calls: list[Line] = field(default_factory=list, metadata=LEARNED)
+    reading: Line = field(default_factory=Line, metadata=LEARNED)
+    width: float = field(default=1.0, metadata=learned(mean_of_known))
+    untimed: int = 0
+    idle: float = 0.0
+    wait: float = WAITS[0]
+
+    def __post_init__(self) -> None:
+        self.calls = self.calls or [Line() for _ in BATCH_SIZES]
+
+    @property
+    def trial(self) -> int:
+        """The length of the draft that is to show what this drafter costs; 0 once that is known."""
+        timed = max(call.readings for call in self.calls)
+        calls = round(timed) + (self.untimed > 0 or timed > 0.0)
+        return TRIALS[calls] if calls < len(TRIALS) else 0
+
+    def add(self, longest: int, unread: int, seconds: float, batch: int, calls: int) -> None:
+        """Learn one call for so many requests, which first read `unread` tokens of their texts."""
+        line, known = self.calls[size_class(batch)], not self.trial
+        behind = unread > 16 * calls + 4 * longest  # most of its time may be reading
+        if not (line.readings or self.untimed or any(one.readings for one in self.calls)):
+            self.untimed = 1
+        elif behind and line.readings:
+            self.read(unread, seconds - line(longest))
+        elif not behind:
+            line.add(max(1, longest), max(0.0, seconds - self.reading.each * unread))
+        self.idle = 0.0
+        if known:
+            self.wait = WAITS[0]
+
+    def read(self, tokens: int, seconds: float) -> None:
+        """Learn one pass over text that this drafter had not read."""
+        if tokens > 0 and isfinite(seconds):
+            self.reading.add(tokens, max(0.0, seconds))
+
+    def left_out(self) -> None:
+        """Count a round in which this drafter could have drafted, and was not called."""
+        self.idle += 1.0
+        if self.idle >= self.wait:
+            self.idle, self.wait = 0.0, min(WAITS[1] * self.wait, WAITS[2])
+            self.calls, self.untimed = [Line() for _ in BATCH_SIZES], 1
+
+    def __call__(self, batch: int) -> tuple[float, float]:
+        """Return seconds of a call: its start, and per token of its longest draft; NaN before any call."""
+        at = size_class(batch)
+        if not self.calls[at].readings:
+            known = [k for k, call in enumerate(self.calls) if call.readings]
+            at = min(known, key=lambda k: abs(k - at), default=-1)
+        line = self.calls[at]
+        return (line.start, line.each * self.width) if line.readings else (nan, nan)
+
+
+@dataclass(slots=True)
+class Rate:
+    """Tokens per second of recent rounds, by whether a lookup had a match where the round began.
+
+    A draft saves the rounds that would have written its tokens, so a second is worth what it writes at this
+    kind of place. Where a lookup copies a long passage, tokens are cheap; after its end they are expensive
+    again, which one rate for all places would notice only some rounds later. A rate leans on that of all
+    places with a weight of three plain rounds.
+    """
+
+    _: KW_ONLY
+    memory: float = 0.95
+    lean: float = 3.0
+    tokens: list[float] = field(default_factory=lambda: [0.0, 0.0], metadata=learned(adds))
+    seconds: list[float] = field(default_factory=lambda: [0.0, 0.0], metadata=learned(adds))
+
+    def __call__(self, matched: bool, plain: float) -> float:
+        """Return the rate of this kind of place; 0 before the first round."""
+        seconds = sum(self.seconds)
+        if seconds <= 0.0:
+            return 0.0
+        whole, weight = sum(self.tokens) / seconds, self.lean * plain
+        return (self.tokens[matched] + weight * whole) / (self.seconds[matched] + weight) if plain else whole
+
+    def add(self, matched: bool, tokens: int, seconds: float, requests: int) -> None:
+        """Learn one round of one request; in a batch they share its seconds."""
+        keep = self.memory ** (1.0 / requests)
+        self.tokens[matched] = keep * self.tokens[matched] + tokens
+        self.seconds[matched] = keep * self.seconds[matched] + seconds
