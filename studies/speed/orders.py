@@ -1,14 +1,15 @@
-"""`auto` against that of another checkout, with other constants, or without a part, in several random orders.
+"""`auto` against that of another checkout, or without a part, in several random orders of the prompts.
 
     python -m studies.speed.orders TRACE [TRACE ...] --tree ../before
-    python -m studies.speed.orders TRACE [TRACE ...] --with skill.lean=6 --with pace.memory=0.98 [--half even]
-    python -m studies.speed.orders TRACE [TRACE ...] --without text --without stop
+    python -m studies.speed.orders TRACE [TRACE ...] --without guard --without stop [--half even]
 
 A change of `auto` also changes by chance what is learned when, which moves the total of 40 prompts in one
 order by some percent: more than most changes are worth. So the prompts are played in several orders, the same
-for both. The table has the time of the other over that of this one, of this one over that with the constant,
-or of that without the part over this one: above 1 the one named second is faster. It is the mean of the
-logarithms, with its standard error.
+for both. The table has the time of the other, or of this one without the part, over that of this one: above 1
+this one is faster. It is the mean of the logarithms, with its standard error.
+
+Drafts are not longer than those that a trace holds, as with `auto?length=8`; on drawn texts no model stops,
+since their traces do not hold where it would.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -26,72 +26,37 @@ from typing import Any
 
 import numpy as np
 
-from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace, read_costs
 from draftwise.measure.trace.state import ReplayState
-from draftwise.policies.auto.acceptance import AcceptanceEstimate
-from draftwise.policies.auto.candidates import CONTEXTS, LENGTHS
-from draftwise.policies.auto.costs import Throughput
-from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.auto.recorder import AutoRecorder
+from draftwise.policies.auto.drafts import LENGTHS
 from draftwise.policies.catalogue import Method
-from draftwise.policies.catalogue.auto import team
 from studies.common.command import command, listed, start
 from studies.common.paired import Real
-from studies.speed.without import PARTS, never_stop, without
+from studies.speed.without import PARTS, Without, without
 
 PAGE = "docs/explanation/toys.md"
-SHAPE = (CONTEXTS, LENGTHS[-1])  # of `AcceptanceEstimate`
 HALVES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
-Make = Callable[[Sequence[str]], Method]
 
 
-def built(setting: str) -> Make:
-    """`auto`, with one constant changed: `skill.NAME=VALUE` or `pace.NAME=VALUE`.
-
-    Raises:
-        UserError: no such constant.
-    """
-    name, _, value = setting.partition("=")
-    part, _, option = name.partition(".")
-    options: dict[str, Any] = {}
-    try:
-        if setting:
-            kind: type = {"skill": AcceptanceEstimate, "pace": Throughput}[part]
-            options[part] = partial(kind, *(SHAPE if part == "skill" else ()), **{option: float(value)})
-            options[part]()
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"--with {setting}: give skill.NAME=NUMBER or pace.NAME=NUMBER") from None
-
-    def make(drafters: Sequence[str]) -> Method:
-        chosen: dict[str, Any] = {"new_skill": options["skill"]} if "skill" in options else {}
-        chosen |= {"pace": options["pace"]()} if "pace" in options else {}
-        policy = AutoPolicy(*team(drafters, LENGTHS), **chosen)
-        return Method(policy, AutoRecorder(policy))
-
-    return make
-
-
-def played(asked: Mapping[str, Any], make: Make | None = None) -> dict[str, list[float]]:
-    """Seconds of all prompts in each order, by trace and costs."""
-    found, make = {}, make or built("")
+def played(asked: Mapping[str, Any], part: str = "") -> dict[str, list[float]]:
+    """Seconds of all prompts in each order, without this part of `auto`, by trace and costs."""
+    seconds = {}
     for folder, name in product(map(Path, asked["traces"]), asked["costs"]):
         trace = Trace(folder)
         costs = read_costs(str(folder / "costs.json") if name == "measured" else name)
         stages = [ReplayState(one) for one in trace][HALVES[asked["half"]]]
-        found[f"{folder.name} | {name}"] = [
-            _seconds(Replay(trace, _made(make, trace), costs), stages, seed, asked["prompts"])
+        seconds[f"{folder.name} | {name}"] = [
+            _seconds(Replay(trace, _method(part, trace), costs), stages, seed, asked["prompts"])
             for seed in range(asked["orders"])
         ]
-    return found
+    return seconds
 
 
-def _made(make: Make, trace: Trace) -> Method:
-    """A new policy; a trace of drawn texts does not hold where a model would stop, so none does."""
-    made = make(trace.team("auto"))
-    if trace.header.temperature > 0.0 and isinstance(made.policy, AutoPolicy):
-        made.policy.stopping = never_stop
-    return made
+def _method(part: str, trace: Trace) -> Method:
+    method = without(part, trace.team("auto"), length=min(LENGTHS[-1], trace.header.length))
+    if trace.header.temperature > 0.0 and isinstance(method.policy, Without):
+        method.policy.missing |= {"stop"}
+    return method
 
 
 def _seconds(replay: Replay, stages: Sequence[ReplayState], seed: int, most: int) -> float:
@@ -134,7 +99,7 @@ def table(title: str, rows: Mapping[str, Real]) -> None:
 
 
 def main() -> None:
-    """Print a table for each tree or constant."""
+    """Print a table for each tree and part."""
     parser = command(__doc__, PAGE)
     parser.add_argument("traces", nargs="+", help="folders of traces")
     parser.add_argument("--costs", type=listed, default=["measured", "llama-8b-eagle", "llama-8b-1b"])
@@ -142,18 +107,15 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=160, help="prompts of an order at most")
     parser.add_argument("--half", choices=list(HALVES), default="all", help="prompts of even or odd number")
     parser.add_argument("--tree", type=Path, action="append", default=[], help="another checkout")
-    parser.add_argument("--with", dest="settings", action="append", default=[], help="a changed constant")
     parser.add_argument("--without", action="append", default=[], choices=PARTS, help="a part left out")
     asked = vars(parser.parse_args())
     asked["traces"] = [str(Path(one).resolve()) for one in asked["traces"]]
-    trees, settings, parts = (asked.pop(name) for name in ("tree", "settings", "without"))
+    trees, parts = asked.pop("tree"), asked.pop("without")
     mine = played(asked)
     for tree in trees:
         table(f"{tree}, over here", _rows(_there(tree, asked), mine))
-    for setting in settings:
-        table(f"here, over {setting}", _rows(mine, played(asked, built(setting))))
     for part in parts:
-        table(f"without {part}, over here", _rows(played(asked, partial(without, part)), mine))
+        table(f"without {part}, over here", _rows(played(asked, part), mine))
 
 
 if __name__ == "__main__":

@@ -2,174 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
-from typing import Any
 
-from draftwise.core.arms import NEVER, Stop
-from draftwise.core.roles import RoundRecord
-from draftwise.policies.auto.acceptance import AcceptanceEstimate, Calibration, LastToken
-from draftwise.policies.auto.candidates import (
-    CONTEXTS,
-    LENGTHS,
-    Candidate,
-    Price,
-    match_length,
-    measured,
-    new_skill,
-)
-from draftwise.policies.auto.costs import Throughput
-from draftwise.policies.auto.grading import SHARE, Budget, GradingState, ModelGrading
-from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.core.arms import NEVER, Context, Stop
+from draftwise.policies.auto.chances import CONTEXTS, Acceptance
+from draftwise.policies.auto.drafts import LENGTHS, Candidate
+from draftwise.policies.auto.guard import Guard
+from draftwise.policies.auto.policy import SLOW, AutoPolicy, Text
+from draftwise.policies.auto.prices import DraftPrice, PassPrice, Rate
 from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.catalogue import Method
 from draftwise.policies.catalogue.auto import team
 
-FLAT = 0.05  # of a plain target pass, per drafted token of any drafter
+PARTS = (
+    "cascades",  # none is weighed
+    "costs",  # a flat price: each drafted token takes the same small part of a target pass
+    "forgetting",  # all drafts count alike, however long ago
+    "gradings",  # models are known by their own drafts alone
+    "guard",  # speculation is never turned off
+    "hints",  # any match is a match, of any length
+    "last token",  # of a text changes no chance
+    "length",  # all drafts have one length
+    "lookups",  # are known by their own drafts alone
+    "pace",  # one rate for all places
+    "price",  # drafts are free: as many accepted tokens a round as possible
+    "reading",  # a model reads the text for nothing
+    "stop",  # drafts have their full length, whatever their drafter's confidence
+)
 ONE = 8  # tokens, where there is one draft length
-Passes = Callable[[int], float]
+FLAT = 0.05  # of a plain target pass, per drafted token of any drafter
+FREE_READING = frozenset({"costs", "price", "reading"})
 
 
-def flat(start: float, each: float, reading: float, extra: Sequence[float], plain: Passes) -> Price:
-    """Every drafted token costs the same small part of a target pass: nothing is measured."""
-    alone = plain(1)
-    return 0.0, 0.0, [FLAT * alone * k for k in range(len(extra))]
+class Without(AutoPolicy):
+    """`AutoPolicy`, where some parts are `missing` from what it does in a round."""
+
+    missing = frozenset[str]()
+
+    def _text(self, context: Context) -> Text:
+        if "hints" in self.missing:
+            context = replace(context, hints={name: min(1.0, hint) for name, hint in context.hints.items()})
+        return super()._text(context)
+
+    def _reading(self, i: int, context: Context, text: Text, curve: Sequence[float]) -> float:
+        return 0.0 if self.missing & FREE_READING else super()._reading(i, context, text, curve)
+
+    def _stop(self, best: Candidate, batch: int, rate: float) -> Stop:
+        return NEVER if "stop" in self.missing else super()._stop(best, batch, rate)
 
 
-def free(start: float, each: float, reading: float, extra: Sequence[float], plain: Passes) -> Price:
-    """Drafts cost nothing: as many accepted tokens a round as possible."""
-    return 0.0, 0.0, [0.0] * len(extra)
+class FlatPass(PassPrice):
+    """Each token beyond the smallest pass adds the same `share` of its seconds."""
+
+    share = FLAT
+
+    def __call__(self, tokens: float) -> float:
+        plain = self.seconds_of_smallest() if self.known else 0.0
+        return plain * (1.0 + self.share * (tokens - self.sizes[0])) if plain else 0.0
 
 
-def free_reading(start: float, each: float, reading: float, extra: Sequence[float], plain: Passes) -> Price:
-    """Reading the text costs nothing."""
-    return measured(start, each, 0.0, extra, plain)
+class FreePass(FlatPass):
+    """Passes take the same seconds, however many tokens they have."""
+
+    share = 0.0
 
 
-def always(candidates: Sequence[Candidate]) -> Candidate | None:
-    """The best draft of at least one token, even if plain decoding is better."""
-    for worth in candidates:
-        worth.length, worth.gain = max(1, worth.length), worth.gain + 1e6
-    return max(candidates, key=lambda worth: worth.gain, default=None)
+class FreeCall(DraftPrice):
+    """A drafter takes no time."""
+
+    def __call__(self, batch: int) -> tuple[float, float]:
+        return 0.0, 0.0
 
 
-def never_stop(calibration: Calibration, least: float) -> Stop:
-    """A draft has its full length, whatever its drafter's confidence."""
-    return NEVER
-
-
-class OnePace(Throughput):
-    """One rate for all places."""
-
-    def rate(self, matched: bool, alone: float) -> float:
-        """The rate of all places together."""
-        seconds = sum(self.seconds)
-        return sum(self.tokens) / seconds if seconds > 0.0 else 0.0
-
-
-def any_match(hint: float) -> int:
-    """A match is a match, of any length."""
-    return min(1, match_length(hint))
-
-
-def even_odds() -> AcceptanceEstimate:
-    """An acceptance model of a drafter that may play at once: one test in each context, half accepted."""
-    first = [0.0] * (LENGTHS[-1] - 1)
-    tested, accepted = ([[x, *first] for _ in range(CONTEXTS)] for x in (1.0, 0.5))
-    return AcceptanceEstimate(CONTEXTS, LENGTHS[-1], tested=tested, accepted=accepted)
-
-
-class AnyToken(LastToken):
+class AnyToken(Acceptance):
     """The last token of a text does not change any chance."""
 
-    def __call__(self, token: int) -> float:
-        """Chances are those of the context."""
-        return 1.0
+    def after(self, last: int, context: int) -> Sequence[float]:
+        return self.survival(context)
 
 
-class NoGuard:
+class NoGuard(Guard):
     """Speculation is never turned off."""
 
-    def is_enabled(self, load: float = 1.0, batch: int = 1, gain: float = 0.0) -> bool:
-        """Always."""
-        return True
-
-    def add(self, seconds: float, plain: float, batch: int = 1) -> None:
-        """Nothing is compared."""
-
-
-class Unlimited(Budget):
-    """Any time may be spent on drafters that do not play."""
-
-    def allows(self, spent: float) -> bool:
-        """Always."""
+    def allows(self, gain: float, batch: int) -> bool:
         return True
 
 
-class EveryToken(ModelGrading):
-    """Grades a model as soon as there is a token that it has not read."""
+class NotGraded(AutoRecorder):
+    """No model is graded."""
 
-    def ready(self, i: int, name: str, seen: RoundRecord, notes: GradingState, batch: int) -> bool:
-        """Return whether there is such a token."""
-        return notes.pending(i, len(seen.request.tokens)) > 0 and name not in seen.request.disabled
-
-
-class Late(ModelGrading):
-    """Grades a new model on as many tokens as any other, not at once."""
-
-    def ready(self, i: int, name: str, seen: RoundRecord, notes: GradingState, batch: int) -> bool:
-        """Return whether enough of this text waits for this model to be graded on."""
-        self.new = set()
-        return ModelGrading.ready(self, i, name, seen, notes, batch)
+    def _grade(self, *given: object) -> None:
+        pass
 
 
-class AllRead(GradingState):
-    """A text of which every model is taken to have read all that was there when the round began."""
-
-    def pending(self, i: int, tokens: int) -> int:
-        """The tokens of this round alone."""
-        return tokens - self.at
-
-
-@dataclass(frozen=True)
-class Variant:
-    """The replacement of a part: options of `AutoPolicy` and `AutoRecorder`, and one length or all."""
-
-    policy: Callable[[], Mapping[str, Any]] = dict
-    recorder: Callable[[], Mapping[str, Any]] = dict
-    one_length: bool = False
-
-
-PARTS: Mapping[str, Variant] = {
-    "costs": Variant(lambda: {"pricing": flat}),
-    "price": Variant(lambda: {"pricing": free}),
-    "length": Variant(one_length=True),
-    "others": Variant(lambda: {"new_skill": even_odds}, lambda: {"lookups": None, "models": None}),
-    "lookups": Variant(recorder=lambda: {"lookups": None}),
-    "gradings": Variant(lambda: {"new_skill": even_odds}, lambda: {"models": None}),
-    "stop": Variant(lambda: {"stopping": never_stop}),
-    "forgetting": Variant(lambda: {"new_skill": partial(new_skill, memory=1.0, own_memory=1.0)}),
-    "text": Variant(lambda: {"new_skill": partial(new_skill, own_lean=1e12)}),
-    "guard": Variant(lambda: {"guard": NoGuard()}),
-    "none": Variant(lambda: {"guard": NoGuard(), "pick": always}),
-    "thinning": Variant(recorder=lambda: {"budget": Unlimited(), "models": EveryToken()}),
-    "at once": Variant(recorder=lambda: {"models": Late()}),
-    "pace": Variant(lambda: {"pace": OnePace()}),
-    "last token": Variant(lambda: {"new_skill": partial(new_skill, last=AnyToken())}),
-    "hints": Variant(lambda: {"match": any_match}),
-    "cascades": Variant(lambda: {"cascades_from": inf}),
-    "reading": Variant(lambda: {"pricing": free_reading}, lambda: {"notes": AllRead}),
-}
-"""The variant that lacks each part."""
-
-
-def without(part: str, drafters: Sequence[str], *, length: int = LENGTHS[-1], share: float = SHARE) -> Method:
+def without(part: str, drafters: Sequence[str], *, length: int = LENGTHS[-1]) -> Method:
     """`auto` without this part; all of it for an empty name."""
-    variant = PARTS[part] if part else Variant()
-    usual = [*(n for n in LENGTHS if n < length), length]
-    policy = AutoPolicy(
-        *team(drafters, [min(ONE, length)] if variant.one_length else usual), **variant.policy()
-    )
-    return Method(policy, AutoRecorder(policy, **{"budget": Budget(share), **variant.recorder()}))
+    if part not in ("", *PARTS):
+        raise ValueError(f"no part {part!r} of auto: one of {', '.join(PARTS)}")
+    lengths = [min(ONE, length)] if part == "length" else [*(n for n in LENGTHS if n < length), length]
+    policy = Without(*team(drafters, lengths), cascades_from=inf if part == "cascades" else SLOW)
+    policy.missing = frozenset({part})
+    n = len(policy.drafters)
+    if part in ("costs", "price"):
+        passes = FlatPass if part == "costs" else FreePass
+        policy.pass_prices = [passes() for _ in policy.pass_prices]
+        policy.draft_prices = [FreeCall() for _ in policy.draft_prices]
+    elif part == "forgetting":
+        policy.acceptance = [Acceptance(LENGTHS[-1], memory=1.0) for _ in range(n)]
+    elif part == "last token":
+        policy.acceptance = [AnyToken(LENGTHS[-1]) for _ in range(n)]
+    elif part == "gradings":  # a model may play at once, as if half of one test of each context were accepted
+        for acceptance in (one for one, up in zip(policy.acceptance, policy.looks_up, strict=True) if not up):
+            for context in range(CONTEXTS):
+                acceptance.learn(context, (0.5,))
+    elif part == "guard":
+        policy.guards = [NoGuard() for _ in policy.guards]
+    elif part == "pace":
+        policy.rates = [Rate(lean=1e12) for _ in policy.rates]
+    recorder = NotGraded if part == "gradings" else AutoRecorder
+    return Method(policy, recorder(policy, guessing=inf if part == "lookups" else 0.0))

@@ -11,7 +11,7 @@ import pytest
 from draftwise.cli import main
 from draftwise.cli.generate import rows
 from draftwise.core.arms import Arm, Context
-from draftwise.policies.auto.candidates import Candidate, Reason
+from draftwise.policies.auto.drafts import Candidate, Reason
 from draftwise.policies.catalogue import method
 
 
@@ -53,7 +53,7 @@ def test_a_draft_that_is_tried_promises_nothing() -> None:
 def test_the_first_drafts_of_auto_are_trials() -> None:
     """Their price is not known yet, so whatever they promise is no reason."""
     policy: Any = method("auto", ["ngram"]).policy
-    policy.passes[0].add(1, 0.01, requests=1)
+    policy.passes(1).add(1, 0.01)
     context = Context(hints={"ngram": 3.0}, length=20)
     policy.reasons = []
     policy.choose(context, Random(0))

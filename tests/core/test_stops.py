@@ -12,7 +12,7 @@ from draftwise.core.arms import Arm, Stop
 from draftwise.core.drafts import Signals
 from draftwise.core.stops import DEFAULTS, RULES, factor, needs, stop
 from draftwise.errors import UserError
-from draftwise.policies.auto.acceptance import Calibration
+from draftwise.policies.auto.chances import Calibration
 from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus
 
 

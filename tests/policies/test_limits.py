@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from random import Random
-from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,9 +17,11 @@ from draftwise.core.outcomes import Feedback, Outcome, Window
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
+from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
+from draftwise.policies.catalogue.auto import team
 from draftwise.policies.learners.fixed import Fixed
 from draftwise.policies.recorders.cursors import Path
 from draftwise.policies.recorders.full_information import Grading
@@ -113,42 +114,25 @@ def test_a_limited_draft_that_is_right_throughout_moves_no_threshold() -> None:
     assert thresholds == {0.6}
 
 
-class Always:
-    """Plays the lookup in every round, and keeps what the recorder of `auto` sees."""
+class Always(AutoPolicy):
+    """Plays the lookup in every round, and keeps what the recorder says of its drafts."""
 
-    timed = reads_hints = False
-
-    def __init__(self) -> None:
-        self.arms: tuple[Arm, ...] = (Arm("ngram", 8),)
-        self.drafters: tuple[str, ...] = ("ngram",)
-        self.cascades: dict[int, int] = {}
-        self.windows: list[Window] = []
+    windows: list[Window]
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        return Decision(0)
-
-    def contexts(self, request: int) -> list[int]:
-        return [3]
-
-    def tests(self, i: int) -> float:
-        return 1e9
-
-    def may_pay(self, i: int, batch: int) -> bool:
-        return False
+        self._text(context)
+        return Decision(1)
 
     def learn(self, feedback: Feedback) -> None:
         self.windows += feedback.windows
-
-    def close(self, request: int) -> None: ...
 
 
 @pytest.mark.parametrize("longest", [ENDLESS, 2])
 def test_a_limited_draft_of_a_lookup_had_no_less_to_offer(longest: int) -> None:
     """For `auto` a lookup that runs out of tokens was wrong there; one whose draft was limited was not."""
-    policy = Always()
-    loop = Loop(
-        SimTarget(markov(CYCLE), SIZE), {"ngram": NgramDrafter()}, policy, AutoRecorder(cast(Any, policy))
-    )
+    policy = Always(*team(["ngram"], [8]))
+    policy.windows = []
+    loop = Loop(SimTarget(markov(CYCLE), SIZE), {"ngram": NgramDrafter()}, policy, AutoRecorder(policy))
     loop.add([*range(SIZE)] * 3, Sampling(max_new_tokens=60), max_draft=longest)
     while loop.open:
         loop.step()

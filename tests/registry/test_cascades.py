@@ -7,7 +7,7 @@ import pytest
 from draftwise import plugins
 from draftwise.drafters.cascade import CascadeDrafter
 from draftwise.errors import DraftwiseWarning
-from draftwise.policies.auto.candidates import cascades
+from draftwise.policies.auto.drafts import cascades
 from draftwise.registry import build, names, parse
 from draftwise.registry.entries import entry
 from draftwise.specs import cascade_parts, name_cascades, parse_drafter, takes_over

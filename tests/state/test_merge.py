@@ -15,8 +15,9 @@ from draftwise.cli import main
 from draftwise.core.arms import Arm, Context
 from draftwise.core.outcomes import Feedback, Outcome, RoundCost, Window
 from draftwise.errors import UserError
-from draftwise.policies.auto.acceptance import AcceptanceEstimate, Calibration
-from draftwise.policies.auto.costs import Line, PassCost
+from draftwise.policies.auto.chances import Acceptance, Calibration
+from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.auto.prices import Line, PassPrice
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
@@ -111,7 +112,7 @@ def test_regrets_add_up_and_the_weights_are_theirs() -> None:
 
 
 def test_what_passes_cost_is_a_mean_by_what_is_behind_it() -> None:
-    few, many, merged = PassCost(), PassCost(), PassCost()
+    few, many, merged = PassPrice(), PassPrice(), PassPrice()
     for _ in range(4):
         few.add(3, 1.0)
     for _ in range(12):
@@ -125,7 +126,7 @@ def test_what_passes_cost_is_a_mean_by_what_is_behind_it() -> None:
     assert merged.counts[at] == a + b and 1.0 < merged.usual(3) < 2.0 < merged(9)
 
 
-def test_lines_calibrations_and_skills_merge() -> None:
+def test_lines_calibrations_and_chances_merge() -> None:
     lines, line = [Line(), Line()], Line()
     for part, price in zip(lines, (1.0, 3.0), strict=True):
         for tokens in range(1, 30):
@@ -140,11 +141,13 @@ def test_lines_calibrations_and_skills_merge() -> None:
             judged.learn(0.5, accept)
     combine(mark, marks)
     assert mark.seen == 100 and mark.bias == pytest.approx((marks[0].bias + marks[1].bias) / 2)
-    skills, skill = [AcceptanceEstimate(2, 4), AcceptanceEstimate(2, 4)], AcceptanceEstimate(2, 4)
-    skills[0].learn(0, 1, [1.0, 0.0])
-    skills[1].learn(0, 1, [1.0, 1.0, 0.0])
-    combine(skill, skills)
-    assert skill.tested[1] == [2.0, 2.0, 1.0, 0.0] and skill.accepted[1] == [2.0, 1.0, 0.0, 0.0]
+    parts, both = [Acceptance(4, 2), Acceptance(4, 2)], Acceptance(4, 2)
+    parts[0].learn(1, [1.0, 0.0], 7)
+    parts[1].learn(1, [1.0, 1.0, 0.0], 7)
+    combine(both, parts)
+    assert both.tested[1] == [2.0, 2.0, 1.0, 0.0] and both.accepted[1] == [2.0, 1.0, 0.0, 0.0]
+    assert both.last_accepted[7] == 2.0 and both.last_expected[7] == 1.0, "one half each"
+    assert both.survival(1)[0] == pytest.approx(0.6) and both.survival(0)[0] == 0.5
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -249,6 +252,8 @@ def taught(name: str, seed: int) -> Any:
         losses = tuple(rng.random() for _ in policy.arms)
         windows = (Window(rng.randrange(2), 2, (1.0,) * accepted + (0.0,)),)
         policy.learn(Feedback(0, decision, (outcome,), losses, windows if name == "auto" else ()))
+        if isinstance(policy, AutoPolicy):
+            policy.spent(spent, {0: (0.02, 1 + accepted)}, 0.0)
     policy.close(0)
     return policy
 

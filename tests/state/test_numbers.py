@@ -24,7 +24,7 @@ from filelock import FileLock
 from draftwise import UserError, method, registry
 from draftwise.core.arms import Arm, Context
 from draftwise.core.drafts import Signals
-from draftwise.core.outcomes import Feedback, Outcome, RoundCost
+from draftwise.core.outcomes import Feedback, Outcome, RoundCost, Window
 from draftwise.policies import learners
 from draftwise.policies.adaptive import AdaEDL
 from draftwise.policies.learners.fixed import Fixed
@@ -172,7 +172,8 @@ def decide(policy: Any, rng: Random, n: int) -> list[tuple[int, str, Any]]:
             signals=(signals,) * longest,
             cost=RoundCost(0.002, 0.008, 1 + longest),
         )
-        policy.learn(Feedback(i % 2, decision, (outcome,), losses))
+        windows = (Window(1, 2, (1.0, 0.0), 7),)
+        policy.learn(Feedback(i % 2, decision, (outcome,), losses, windows))
         made.append((decision.arm, repr(decision.propensity), decision.stops))
     policy.close(0)
     policy.close(1)

@@ -154,7 +154,6 @@ class Feedback:
         losses: In [0, 1], one for each arm, on the committed text (full information); None for an arm that
             was not available.
         windows: Of drafts compared with the text.
-        observed: Other data from a recorder to its own policy, of a type that both know.
     """
 
     request: int
@@ -162,4 +161,3 @@ class Feedback:
     outcomes: tuple[Outcome, ...] = ()
     losses: tuple[float | None, ...] = ()
     windows: tuple[Window, ...] = ()
-    observed: object = None

@@ -24,7 +24,7 @@ from draftwise.measure.trace.record import Prompt
 from draftwise.measure.trace.replay import replay
 from draftwise.measure.trace.results import replayed as write_replay
 from draftwise.measure.trace.state import ReplayState
-from draftwise.policies.auto.candidates import TAKEN
+from draftwise.policies.auto.drafts import TAKEN
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import fixed
@@ -160,12 +160,13 @@ def test_auto_plays_a_cascade_and_knows_its_parts(trace: Trace) -> None:
     assert len(mine) > 9 and any(r.accepted > 4 for r in mine)
     policy = made.policy
     assert isinstance(policy, AutoPolicy)
-    good, tail = (policy.skills[mates.index(name)] for name in mates)
+    good, tail = (policy.acceptance[mates.index(name)] for name in mates)
     assert good.seen > 0.0
     assert tail.tested[TAKEN][0] > tail.accepted[TAKEN][0] > 0.0, "it takes over now and then"
     assert sum(tested[0] for tested in tail.tested[TAKEN + 1 :]) <= tail.accepted[TAKEN][0]
     assert any(sum(accepted) >= 1.0 for accepted in tail.accepted[TAKEN + 1 :]), "and is right"
-    assert policy.draft_cost(mates.index(cascade)).tried == 0  # its cost is that of its parts
+    prices = [policy.draft_price(mates.index(name)) for name in mates]
+    assert [price.trial > 0 for price in prices] == [False, True], "its price is that of its first part"
 
 
 def test_a_policy_that_fails_ends_the_replay(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +178,7 @@ def test_a_policy_that_fails_ends_the_replay(trace: Trace, monkeypatch: pytest.M
     def broken(*given: object) -> None:
         raise IndexError("out of range")
 
-    monkeypatch.setattr(AutoPolicy, "_time", broken)
+    monkeypatch.setattr(AutoPolicy, "spent", broken)
     with pytest.raises(UserError, match="replay: policy: IndexError: out of range"):
         list(loop.replay(stages[1]))
 

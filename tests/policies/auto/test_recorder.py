@@ -16,21 +16,19 @@ from draftwise.core.drafts import Draft
 from draftwise.core.outcomes import Feedback, Grade, Outcome, Window
 from draftwise.core.request_round import RequestRound
 from draftwise.core.roles import GradeJob, Graders, RoundRecord
-from draftwise.policies.auto.candidates import LENGTHS
-from draftwise.policies.auto.grading import (
+from draftwise.core.sampling import Sampling
+from draftwise.policies.auto.drafts import LENGTHS
+from draftwise.policies.auto.policy import AutoPolicy, Text
+from draftwise.policies.auto.recorder import (
     ENOUGH,
-    FEWEST,
-    Budget,
+    AutoRecorder,
     GradingState,
-    LookupGuesses,
-    ModelGrading,
-    windows_of,
+    PendingDraft,
+    _decided,
+    _windows,
 )
-from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.auto.recorder import AutoRecorder, _decided
-from draftwise.policies.catalogue import Method, method
+from draftwise.policies.catalogue import method
 from draftwise.policies.catalogue.auto import team
-from draftwise.state.numbers import dump
 
 from . import script
 from .script import Stage, always
@@ -74,40 +72,6 @@ def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) 
     assert not loop.recorder.texts  # type: ignore[attr-defined]
 
 
-class View:
-    """All that the recorder may see of the policy: nothing can be written to it."""
-
-    __slots__ = ("_policy",)
-
-    def __init__(self, policy: AutoPolicy) -> None:
-        self._policy = policy
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        return self._policy.arms
-
-    @property
-    def drafters(self) -> tuple[str, ...]:
-        return self._policy.drafters
-
-    @property
-    def cascades(self) -> Mapping[int, int]:
-        return dict(self._policy.cascades)
-
-    @property
-    def timed(self) -> bool:
-        return self._policy.timed
-
-    def contexts(self, request: int) -> Sequence[int]:
-        return tuple(self._policy.contexts(request))
-
-    def tests(self, i: int) -> float:
-        return self._policy.tests(i)
-
-    def may_pay(self, i: int, batch: int) -> bool:
-        return self._policy.may_pay(i, batch)
-
-
 @pytest.mark.parametrize("batch", [1, 3])
 def test_every_result_names_the_last_token_before_its_draft(
     monkeypatch: pytest.MonkeyPatch, batch: int
@@ -137,20 +101,6 @@ def test_every_result_names_the_last_token_before_its_draft(
         assert tokens <= before[request] and -1 not in tokens
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-def test_the_recorder_speaks_through_feedback_alone(monkeypatch: pytest.MonkeyPatch, batch: int) -> None:
-    """With a view that cannot be written to, everything is decided and learned as with the policy itself."""
-    found = []
-    for view in (lambda policy: policy, View):
-        policy = AutoPolicy(*team(["good", "bad"], LENGTHS))
-        made = Method(policy, AutoRecorder(cast(Any, view(policy)), budget=Budget(0.05)))
-        stage = Stage(monkeypatch, {"good": always(0.8), "bad": always(0.2)}, texts=8)
-        rounds = stage.run(made, batch=batch)[2]
-        found.append(([(r.arm, r.drafted, r.accepted) for r in rounds], dump(policy)))
-    assert found[0] == found[1]
-    assert len({arm.drafter for arm, *_ in found[0][0]}) > 1 and policy.calibrations[1].seen > 0
-
-
 def test_a_new_model_is_graded_after_the_first_round_and_then_plays(monkeypatch: pytest.MonkeyPatch) -> None:
     made = method("auto", ["good"])
     rounds = Stage(monkeypatch, {"good": always(0.9)}, texts=1).run(made)[2]
@@ -164,14 +114,14 @@ def test_the_first_grading_of_a_single_text_is_no_part_of_the_budget(monkeypatch
     """It reads 1,000 tokens, in 20 ms. In a batch it counts."""
     for batch in (1, 4):
         made = method("auto", ["bad"])
-        assert isinstance(made.recorder, AutoRecorder) and made.recorder.models
+        assert isinstance(made.recorder, AutoRecorder)
         Stage(monkeypatch, {"bad": always(0.0)}, texts=batch, tokens=8, prompt=1000).run(made, batch=batch)
-        seconds, counted = made.recorder.models.first, made.recorder.models.seconds
+        seconds, counted = made.recorder.first, made.recorder.grading
         assert 0.02 < seconds < 0.03, "of the shortest text alone"
         assert counted >= seconds if batch > 1 else counted < seconds
 
 
-def test_a_new_model_of_a_batch_is_graded_on_what_takes_least_until_it_is_known(
+def test_a_new_model_of_a_batch_is_graded_on_what_takes_least(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A prompt takes longer to read than a round: one is read, and its text shows the next tokens as well."""
@@ -187,43 +137,61 @@ def test_a_new_model_of_a_batch_is_graded_on_what_takes_least_until_it_is_known(
     stage = Stage(monkeypatch, {"bad": always(0.0)}, texts=8, tokens=80, prompt=1000)
     rounds = stage.run(made, batch=8)[2]
     assert all(jobs == graded[0] for jobs in graded) and len(graded[0]) == 1 and len(graded) >= 2
-    assert isinstance(made.policy, AutoPolicy) and made.policy.tests(0) > FEWEST
+    assert isinstance(made.policy, AutoPolicy) and made.policy.acceptance[0].seen > 4.0
     drafted = {r.request for r in rounds if r.arm.length}
     assert drafted <= set(graded[0]), "no other text is read for the first drafts"
 
 
 def test_an_expensive_grading_makes_nothing_more_known_of_a_new_model() -> None:
-    """A brief one of a model that may pay goes beyond the budget, for four tokens of both texts together."""
-    cases = ((1e-3, 2, True, True), (8e-3, 2, True, False), (1e-3, 1, True, False), (1e-3, 2, False, False))
-    for seconds, tokens, pays, more in cases:
-        models, budget = ModelGrading(new={0}, seconds=1.0), Budget(total=1.0, rounds=100)
-        models.cost.add(1, seconds)
-        models.cost.add(2, seconds)
-        policy: Any = SimpleNamespace(
-            drafters=("bad",), tests=lambda i: 3.0, may_pay=lambda i, n, pays=pays: pays
+    """A brief one goes beyond the budget, for four tokens of each of two texts, until the model is known."""
+    cases = ((1e-3, 4, 3, True), (8e-3, 4, 3, False), (1e-3, 3, 3, False), (1e-3, 4, 2 * ENOUGH, False))
+    for seconds, tokens, tests, more in cases:
+        policy = AutoPolicy(*team(["bad"], LENGTHS))
+        for _ in range(tests):
+            policy.acceptance[0].learn(0, (0.0,))
+        recorder = AutoRecorder(policy, models=[0], total=1.0, rounds=100, first=1.0, grading=1.0)
+        for k in (1, 2):
+            recorder.cost.add(k, seconds)
+        jobs: list[GradeJob] = []
+        graders: Any = SimpleNamespace(
+            graded_seconds=0.0,
+            grade=lambda name, more, jobs=jobs: jobs.extend(more),  # it fails
         )
-        seen: Any = SimpleNamespace(request=SimpleNamespace(disabled=set(), done=False))
-        notes = GradingState(0, end=tokens, missed={0: tokens})
-        assert (models._due([(seen, notes)] * 2, [0], policy, budget) == 0) is more
+        pairs: list[tuple[RoundRecord, GradingState]] = []
+        for k in range(2):
+            request = SimpleNamespace(id=k, disabled=set(), done=False, tokens=[0] * tokens)
+            policy.texts[k] = Text([0])
+            seen: Any = SimpleNamespace(request=request)
+            pairs.append((seen, GradingState(0, end=tokens, waiting={0: tokens})))
+        recorder._grade(pairs, [[], []], graders)
+        assert bool(jobs) is more, (seconds, tokens, tests)
 
 
-def test_rounds_that_are_left_out_count_in_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    budget = Budget()
-    budget.add(0.5, 1)
-    budget.add(0.25, 4)
-    assert (budget.total, budget.rounds, budget.round) == (1.5, 5, 0.3)
+def test_rounds_that_are_left_out_are_not_looked_at_and_decide_drafts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made = method("auto", ["bad"])
     assert isinstance(made.recorder, AutoRecorder)
     stage = Stage(monkeypatch, {"bad": always(0.0)}, texts=8, tokens=400)
-    stage.run(made, batch=8)
-    assert made.recorder.models and made.recorder.models.turns < 200, "it looks at some rounds only"
-    assert 390 < made.recorder.budget.rounds <= 400, "each text has 400 rounds"
-    assert made.recorder.budget.total == pytest.approx(stage.clock.now, rel=0.03)
-    notes = GradingState(3, end=3)
-    notes.skip([1, 2], 5)
-    assert notes.left_out == 2
-    notes.skip([], 5)
-    assert notes.left_out == 0
+    rounds = stage.run(made, batch=8)[2]
+    assert len(rounds) == 8 * 400 and made.recorder.rounds < 200, "it looks at some rounds only"
+    notes = GradingState(3, end=3, rounds=[(3, [0], -1)], waiting={0: 9})
+    notes.pending = [PendingDraft(0, 2, (1, 2, 9), 3), PendingDraft(1, 2, (1, 2, 3, 4), 4)]
+    assert notes.begin(5, 6, [0, 0, 0, 1, 2, 3]) == []
+    assert [draft.right for draft in notes.pending] == [2, 2] and not notes.rounds and not notes.waiting
+    assert (notes.start, notes.at, notes.end) == (5, 5, 6)
+    assert notes.settle([3]) == [Window(0, 2, (1.0, 1.0, 0.0))]
+    assert notes.begin(6, 7, [0, 0, 0, 1, 2, 3, 4]) == [] and notes.start == 5, "nothing was left out"
+
+
+def record(policy: AutoPolicy, arm: str, outcome: Outcome, tokens: Sequence[int]) -> RoundRecord:
+    """A round of request 0, in which this drafter was to draft one token."""
+    request = SimpleNamespace(id=0, disabled=set(), tokens=tokens, sampling=Sampling(), done=False)
+    number = policy.arms.index(Arm(arm, 1))
+    none: Any = None
+    return RoundRecord(
+        cast(Any, request), Decision(number), outcome, Draft.chain([7] * outcome.drafted), (1,), (-1,), none
+    )
 
 
 def test_lookups_and_models_have_a_share_of_the_time_each() -> None:
@@ -232,31 +200,30 @@ def test_lookups_and_models_have_a_share_of_the_time_each() -> None:
 
     def guess(*_: object) -> tuple[int, ...]:
         graders.graded_seconds += 1.0
-        return (7,)
+        return (7, 7)
 
     graders.guess = guess
-    seen: Any = SimpleNamespace(request=SimpleNamespace(disabled=set(), tokens=[1, 2]))
-    lookups, budget = LookupGuesses(), Budget(0.1, total=5.0)
-    guesses = [lookups.guess(0, 1, seen, 2, graders, Arm("a", 4), budget) for _ in range(3)]
-    assert [g is not None for g in guesses] == [True, False, False] and lookups.seconds == 1.0
-    assert budget.allows(ModelGrading().seconds) and not budget.allows(lookups.seconds)
-    budget.total = 10.0
-    assert lookups.guess(0, 1, seen, 2, graders, Arm("a", 4), budget) is not None
+    policy = AutoPolicy(*team(["a", "b", "c"], LENGTHS))
+    recorder = AutoRecorder(policy, share=0.1, total=5.0, grading=50.0, lookups=[0, 1, 2])
+    policy.texts[0] = Text([3, 3, 3])
+    seen = record(policy, "a", Outcome(1, 0, 1, asked=1), [1, 2])
+    guesses = []
+    for total in (5.0, 5.0, 10.0):
+        recorder.total, state = total, GradingState(0, at=1, end=2)
+        before = recorder.guessing
+        windows = recorder._follow(seen, state, graders)
+        guesses.append(recorder.guessing - before)
+        assert windows[0] == Window(0, 3, (0.0,), 1), "what played needs no guess"
+    assert guesses == [1.0, 0.0, 1.0], "one is asked, until the time has made up for it"
 
 
 def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between() -> None:
     """A context in which its chance looks low would stay so: there it never drafts."""
-    notes = GradingState(start=10, at=10, end=10)
-    for player in (0, -1, 1, 0, -1, 0):
-        notes.at, notes.end = notes.end, notes.end + 2
-        notes.add([0], player, 2, (0, 0))
-    assert (notes.graded[0], notes.missed[0]) == (12, 4)  # rounds of the other drafter are dropped
-    assert notes.unread(0) == notes.end
-    notes.read[0] = notes.end - 1
-    assert notes.unread(0) == notes.end - 12  # it reads these again
-    found = windows_of(0, 12, [Grade(1.0)] * 10, notes, 4, range(100, 122))
-    assert len(found) == 3  # of the rounds in which it did not draft
-    assert [window.token for window in found] == [111, 113, 117]  # the last tokens before them
+    rounds = [(10 + 2 * k, [k], player) for k, player in enumerate((0, -1, 1, 0, -1, 0))]
+    request: Any = SimpleNamespace(tokens=range(100, 122))
+    windows = _windows(0, GradeJob(request, 12, [1.0] * 10), [Grade(1.0)] * 10, rounds, 4)
+    assert [(window.context, window.token) for window in windows] == [(1, 111), (2, 113), (4, 117)]
+    assert [len(window.accepts) for window in windows] == [4, 4, 4]
 
 
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RoundRecord, int, Sequence[Window]]]:
@@ -315,15 +282,16 @@ def test_what_a_text_that_ended_inside_a_draft_did_not_reach_was_not_rejected() 
     assert _decided(replace(seen, tokens=(3, 4, 5, 9))) == 5
 
 
-def test_a_model_that_was_chosen_and_could_not_draft_waits_to_be_graded() -> None:
-    recorder = AutoRecorder(AutoPolicy(*team(["model"], LENGTHS)))
-    assert recorder._model(0, Outcome(1, 0, 0, censored=True)) == -1, "it was not ready, or it failed"
-    assert recorder._model(0, Outcome(1, 0, 0)) == recorder._model(0, Outcome(1, 0, 2, censored=True)) == 0
-
-
-def test_rounds_of_others_are_forgotten_when_a_model_drafts_again() -> None:
-    notes = GradingState(start=10, at=10, end=10)
-    for player in (1, 1, 0):
-        notes.at, notes.end = notes.end, notes.end + 2
-        notes.add([0], player, 2, (0, 0))
-    assert (notes.graded[0], notes.missed[0]) == (16, 0)
+@pytest.mark.parametrize("outcome", [Outcome(1, 0, 0, censored=True), Outcome(1, 0, 1, asked=1)])
+def test_a_model_that_was_chosen_and_could_not_draft_waits_to_be_graded(outcome: Outcome) -> None:
+    """It was not ready, or it failed."""
+    policy = AutoPolicy(*team(["model"], LENGTHS))
+    recorder, state = AutoRecorder(policy, models=[0]), GradingState(0, at=1, end=2)
+    policy.texts[0] = Text([0])
+    none: Any = None
+    windows = recorder._follow(record(policy, "model", outcome, [1, 2]), state, none)
+    drafted = outcome.drafted > 0
+    assert windows == [Window(0, 0, (0.0,), 1)] * drafted
+    assert state.waiting == ({} if drafted else {0: 1})
+    assert state.rounds == [(1, [0], 0 if drafted else -1)]
+    assert policy.texts[0].read == ({0: 1} if drafted else {})

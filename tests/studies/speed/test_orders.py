@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from draftwise.errors import UserError
+from draftwise.core.arms import Context, Decision
 from studies.speed import orders
+from studies.speed.without import Without
 from tests.measure.trace.sims import recorded, settings
 
 ROOT = Path(__file__).parents[3]
@@ -28,9 +30,8 @@ def test_another_checkout_plays_by_its_own_library_and_its_own_studies(
     for name in ("src", "studies"):
         shutil.copytree(ROOT / name, tmp_path / "other" / name, ignore=shutil.ignore_patterns("__pycache__"))
     other = tmp_path / "other"
-    auto, without = other / "src/draftwise/policies/auto", other / "studies/speed/without.py"
-    change(auto / "acceptance.py", "LastToken", "Renamed")
-    change(without, "Calibration, LastToken", "Calibration, Renamed as LastToken")
+    change(other / "src/draftwise/policies/catalogue/auto.py", "team(", "renamed(")
+    change(other / "studies/speed/without.py", "import team", "import renamed as team")
     trace = recorded(tmp_path / "trace", names=("good",), n=6, length=16)
     words = [str(trace.folder), "--costs", "c=0.1", "--orders", "2", "--tree", str(other)]
     monkeypatch.setattr(sys, "argv", ["orders", *words])
@@ -39,22 +40,43 @@ def test_another_checkout_plays_by_its_own_library_and_its_own_studies(
     assert shown[-1] == "| all | all | 1.0000 +- 0.0000 |" and len(shown) == 7
 
 
-def test_a_part_that_is_missing_changes_the_time_and_wrong_settings_are_named(
+def tables(shown: str) -> dict[str, float]:
+    """The ratio of all traces, by the part that was left out."""
+    parts = shown.split("\nwithout ")[1:]
+    return {one.split(",")[0]: float(one.splitlines()[-1].split("| ")[3].split()[0]) for one in parts}
+
+
+def test_a_part_that_is_missing_changes_the_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = recorded(tmp_path / "trace", names=("good",), n=6, length=16)
     words = ["orders", str(trace.folder), "--costs", "c=0.1", "--orders", "2"]
     monkeypatch.setattr(sys, "argv", [*words, "--without", "length", "--without", "guard"])
     orders.main()
-    tables = capsys.readouterr().out.split("\nwithout ")[1:]
-    assert [table.split(",")[0] for table in tables] == ["length", "guard"]
-    ratios = [float(table.splitlines()[-1].split("| ")[3].split()[0]) for table in tables]
-    assert ratios[0] != 1.0 == ratios[1], "the guard does not act here"
-    sampling = settings(temperature=1.0, seed=1)
-    drawn = recorded(tmp_path / "drawn", names=("good",), n=6, length=16, sampling=sampling)
-    monkeypatch.setattr(sys, "argv", ["orders", str(drawn.folder), *words[2:], "--without", "text"])
-    orders.main()  # no model may stop there
-    for setting in ("skill.lean", "skill.none=1"):
-        monkeypatch.setattr(sys, "argv", [*words, "--with", setting])
-        with pytest.raises(UserError, match=setting):
-            orders.main()
+    ratios = tables(capsys.readouterr().out)
+    assert ratios.keys() == {"length", "guard"}
+    assert ratios["length"] != 1.0 == ratios["guard"], "the guard does not act here"
+
+
+def test_drafts_are_not_longer_than_those_of_the_trace_and_none_of_a_drawn_text_stops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[tuple[int, str]] = []
+    choose = Without.choose
+
+    def spy(self: Without, context: Context, rng: Random) -> Decision:
+        decision = choose(self, context, rng)
+        played.append((self.arms[decision.arm].length, decision.stops[0].rule))
+        return decision
+
+    monkeypatch.setattr(Without, "choose", spy)
+    for name, temperature in (("greedy", 0.0), ("drawn", 1.0)):
+        played.clear()
+        sampling = settings(temperature=temperature, seed=1)
+        trace = recorded(tmp_path / name, names=("good",), n=6, length=6, sampling=sampling)
+        words = ["orders", str(trace.folder), "--costs", "c=0.1", "--orders", "2", "--without", "stop"]
+        monkeypatch.setattr(sys, "argv", words)
+        orders.main()
+        assert max(length for length, _ in played) == 6
+        assert any(rule == "gain" for _, rule in played) is (temperature == 0.0)
+        assert (tables(capsys.readouterr().out)["stop"] == 1.0) is (temperature > 0.0)

@@ -1,4 +1,4 @@
-"""The drafts that a round may buy: expected accepted tokens, less the tokens that their seconds would write."""
+"""The drafts that a round may buy: expected tokens, less those that their seconds would write otherwise."""
 
 from __future__ import annotations
 

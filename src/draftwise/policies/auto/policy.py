@@ -52,7 +52,8 @@ class AutoPolicy:
     places of this kind, and never less than that of plain decoding. With one kind of state this rule
     maximises total tokens over total seconds (Dinkelbach 1967; the ratio objective of renewal rewards;
     docs/explanation/auto.md). A model whose confidence is calibrated stops its draft as soon as one more
-    token is worth less than it costs. In a batch all requests share the drafters' calls and the pass (`plan`).
+    token is worth less than it costs. In a batch all requests share the drafters' calls and the pass
+    (`Planner`).
 
     `looks_up` says which drafters are lookups, known by their drafts; the recorder corrects it in the first
     round. `cascades` maps each cascade to the drafter that begins its drafts; they are weighed where a plain
@@ -75,7 +76,7 @@ class AutoPolicy:
     rest: Rest = field(default_factory=Rest)
     reasons: list[Reason] | None = None
     texts: dict[int, Text] = field(default_factory=dict)
-    planned: dict[int, Candidate] = field(default_factory=dict)
+    planned: dict[int, Candidate | None] = field(default_factory=dict)
     kind: int = 0
     drafter_kinds: list[int] = field(init=False)
     padded: bool = False
@@ -139,7 +140,7 @@ class AutoPolicy:
         """Choose the drafts of all requests of a batch together."""
         batch, drafters = contexts[0].batch_size, range(len(self.drafters))
         passes = self.passes(batch)
-        self.planned = {}
+        self.planned = dict.fromkeys(context.request for context in contexts)
         if not passes(batch):
             return
         offers: dict[int, list[Share]] = {}
@@ -163,7 +164,8 @@ class AutoPolicy:
         for shares in () if self.padded else offers.values():
             # A trial needs no text that its drafter would have to read first, unless all rows draft anyway.
             shares[:] = [one for one in shares if not one.trial or one.reading <= 1.5 * least[one.drafter]]
-        self.planned = Planner(passes, rate, batch, self.padded, self.lengths, widths, calls).plan(offers)
+        planner = Planner(passes, rate, batch, self.padded, self.lengths, widths, calls)
+        self.planned.update(planner.plan(offers))
 
     def choose(self, context: Context, rng: Random) -> Decision:
         """Choose the arm of the highest gain at this round's hints."""
@@ -177,6 +179,8 @@ class AutoPolicy:
             if best is not None and best.gain <= 0.0:
                 best = None
         else:
+            if context.request not in self.planned:  # the other requests have arms of their own
+                self.plan([context])
             text = self.texts.get(context.request) or self._text(context)
             rate, best = self.rate(batch, text.matched), self.planned.pop(context.request, None)
             candidates = [] if best is None else [best]
@@ -219,7 +223,7 @@ class AutoPolicy:
         return text
 
     def _ready(self, context: Context, text: Text) -> list[tuple[int, Sequence[float]]]:
-        """Return the drafters that may draft, with the chances that their first 1, 2, ... tokens are accepted.
+        """Return the drafters that may draft, and the chances of their first 1, 2, ... tokens.
 
         A lookup needs a match; a model that was never graded waits until the recorder has done that.
         """

@@ -11,7 +11,7 @@ from ...state.learned import LEARNED, adds, learned, mean_by, mean_of_known
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)  # a batch belongs to the first size that is not smaller
 KNOTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24, 28, 33, 40, 48, 64, 96, 128, 192, 256, 384, 512)
 WINDOW = 64  # passes or calls after which what a mean rests on has lost most of its weight
-DOUBT = 0.5  # passes: weight of the next smaller size in what is known of one that was seen long ago
+DOUBT = 0.25  # passes: weight of the next smaller size in what is known of one that was seen long ago
 COLD = 1.5  # times the expected seconds: a first pass of a new size that took more prepared something
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
 WAITS = (256.0, 4.0, 8192.0)  # rounds without a call, after which a drafter is tried again; growth; the most
@@ -79,8 +79,8 @@ class PassPrice:
                 self.seen[at] = -1.0
                 return
             seconds = min(seconds, self.seconds_of_smallest() * max(1.0, tokens / self.sizes[0]))
-        self.passes += 1.0
         self.seen[at] = self.passes
+        self.passes += 1.0
         self.counts[at] = count + 1.0
         self.means[at] = mean + (seconds - mean) / (count + 1.0)
         self.tokens[at] += (tokens - self.tokens[at]) / (count + 1.0)
@@ -103,13 +103,14 @@ class PassPrice:
         sizes, values = self.sizes, self.seconds
         if len(sizes) < 2:
             return values[0] if values else 0.0
-        at = min(max(bisect_left(sizes, tokens), 1), len(sizes) - 1)
-        slope = (values[at] - values[at - 1]) / (sizes[at] - sizes[at - 1])
+        if tokens < sizes[0]:
+            slope = min((values[1] - values[0]) / (sizes[1] - sizes[0]), values[0] / sizes[0])
+            return values[0] + slope * (tokens - sizes[0])
         if tokens > sizes[-1]:
-            slope = (values[-1] - values[0]) / (sizes[-1] - sizes[0])
-        elif tokens < sizes[0]:
-            slope = min(slope, values[0] / sizes[0])
-        return values[at] + slope * (tokens - sizes[at])
+            return values[-1] + (values[-1] - values[0]) / (sizes[-1] - sizes[0]) * (tokens - sizes[-1])
+        at = max(bisect_left(sizes, tokens), 1)
+        part = (tokens - sizes[at - 1]) / (sizes[at] - sizes[at - 1])
+        return values[at - 1] + part * (values[at] - values[at - 1])
 
     def extra(self, first: int, count: int, width: float = 1.0) -> list[float]:
         """Return seconds beyond a pass of `first` tokens, for 0, 1, ... `count` times `width` more tokens."""
@@ -119,9 +120,9 @@ class PassPrice:
             table = self.more[first, width] = [self(first + k * width) - base for k in range(count + 1)]
         return table
 
-    def _fresh(self, at: int) -> float:
-        """Return what is left of a reading's weight since this size was last seen."""
-        return 1.0 / (1.0 + (self.passes - self.seen[at]) / WINDOW)
+    def _fresh(self, at: int, last: float = 0.0) -> float:
+        """Return what is left of a reading's weight since this size was last seen, but for `last` passes."""
+        return 1.0 / (1.0 + (self.passes - last - self.seen[at]) / WINDOW)
 
     def _fit(self) -> None:
         """Fit a monotone curve through the means (pool adjacent violators)."""
@@ -130,7 +131,7 @@ class PassPrice:
         pools: list[tuple[float, float, int]] = []  # (mean, weight, knots)
         seen, before = [i for i, count in enumerate(self.counts) if count], 0.0
         for i in seen:
-            fresh = self._fresh(i)
+            fresh = self._fresh(i, 1.0)
             weight, doubt = fresh * self.counts[i], DOUBT * (1.0 - fresh) if before and self.doubts else 0.0
             mean = (weight * self.means[i] + doubt * before) / (weight + doubt)
             before, weight, size = mean, self.counts[i], 1
@@ -162,8 +163,8 @@ class Line:
 
     def add(self, tokens: float, seconds: float) -> None:
         """Learn one reading."""
-        if self.readings >= 4.0:
-            seconds = _within(seconds, self(tokens))
+        if self.readings >= 4.0 and (usual := self(tokens)) > 0.0:
+            seconds = _within(seconds, usual)
         keep = 1.0 - 1.0 / WINDOW
         self.readings = keep * self.readings + 1.0
         w, n, s, nn, ns = (keep * x for x in self.sums)

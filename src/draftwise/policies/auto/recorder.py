@@ -77,7 +77,7 @@ class GradingState:
     waiting: dict[int, int] = field(default_factory=dict)
 
     def begin(self, start: int, end: int, text: Sequence[int]) -> list[Window]:
-        """Begin a round; tokens of rounds that were left out decide drafts, and no model is graded on them."""
+        """Begin a round; tokens of rounds left out decide drafts, and no model is graded on them."""
         windows = []
         if self.end and start > self.end:
             windows = self.settle(text[self.end : start])
@@ -120,7 +120,7 @@ class AutoRecorder:
     texts: dict[int, GradingState] = field(default_factory=dict)
     lookups: list[int] = field(default_factory=list)
     models: list[int] = field(default_factory=list)
-    asked: dict[int, float] = field(default_factory=dict)  # rounds since a model was graded
+    turns: dict[int, float] = field(default_factory=dict)  # rounds since a model was graded
     total: float = 0.0  # measured seconds
     rounds: int = 0
     guessing: float = 0.0  # seconds of lookups that do not play
@@ -196,14 +196,12 @@ class AutoRecorder:
             cost = mine[0][0].outcome.cost
             policy.drafter_kinds[i] = _kind(cost.drafter_kind) if cost else 0
             price = policy.draft_price(i)
-            for seen, _, drafted, asked in mine:
+            for _, _, drafted, asked in mine:
                 share = 0.1 if price.width > 1.0 else 1.0  # the first tree shows that the drafter makes trees
                 price.width += share * (max(1.0, drafted / asked) - price.width)
             unread = 0
             if i not in self.lookups:
-                unread = sum(
-                    state.at - policy.texts[seen.request.id].read.get(i, 0) for seen, state, _, _ in mine
-                )
+                unread = sum(state.at - self._read(seen, i) for seen, state, _, _ in mine)
             seconds = sum(seen.outcome.cost.draft for seen, *_ in mine if seen.outcome.cost)
             longest = max(drafted for _, _, drafted, _ in mine)
             if isfinite(seconds):
@@ -292,6 +290,47 @@ class AutoRecorder:
             windows += [Window(i, match, rest)] if rest else []
         return windows
 
+    def _due(
+        self, pairs: Sequence[tuple[RoundRecord, GradingState]], round_seconds: float
+    ) -> tuple[int, list[tuple[int, int]]]:
+        """Return the model to grade now, and the tokens to read and place of each text that is ready; or -1.
+
+        The model that has waited longest is next, new ones before all others. The first grading of a new one
+        may take a round, or a small share of all time, and a further one a quarter of a round.
+        """
+        due: list[tuple[float, int, list[tuple[int, int]]]] = []
+        for i in self.models:
+            tested = self.policy.acceptance[i].seen
+            new = tested < (ENOUGH if len(pairs) > 1 else 1)
+            if not new and self.grading > self.share * self.total:
+                continue
+            enough = ENOUGH if not new else 4 * len(pairs) if tested else 1
+            ready = sorted(
+                (state.end - min(self._read(seen, i), state.first_ungraded(i)), at)
+                for at, (seen, state) in enumerate(pairs)
+                if self.policy.drafters[i] not in seen.request.disabled
+                and (waiting := state.waiting.get(i, 0))
+                and (waiting * len(pairs) >= enough or seen.request.done)
+            )
+            if ready and new and self.first:
+                least = self.cost(ready[0][0])
+                brief = least <= (0.25 if tested else 1.0) * round_seconds
+                if not brief and (tested or self.first + least > FIRST_SHARE * self.total):
+                    continue
+            if ready:
+                due.append((self.turns.get(i, 0.0) + new * 1e9, -i, ready))
+        if not due:
+            return -1, []
+        for i in self.models:
+            self.turns[i] = self.turns.get(i, 0.0) + 1.0
+        _, i, ready = max(due)
+        self.turns[-i] = 0.0
+        return -i, ready
+
+    def _read(self, seen: RoundRecord, i: int) -> int:
+        """Return how many tokens of this text a model has read."""
+        return self.policy.texts[seen.request.id].read.get(i, 0)
+
     def _grade(
         self,
         pairs: Sequence[tuple[RoundRecord, GradingState]],
@@ -299,35 +338,10 @@ class AutoRecorder:
         graders: Graders,
     ) -> None:
         """Grade one model that does not play, if one is due, on the texts that take the least to read."""
-        policy, total = self.policy, self.total
-        round_seconds = total / self.rounds
-        due: list[tuple[float, int, list[tuple[int, int]]]] = []
-        for i in self.models:
-            graded = policy.acceptance[i].seen
-            new = graded < (ENOUGH if len(pairs) > 1 else 1)
-            if not new and self.grading > self.share * total:
-                continue
-            enough = ENOUGH if not new else 4 * len(pairs) if graded else 1
-            ready = [
-                (state.end - min(policy.texts[seen.request.id].read.get(i, 0), state.first_ungraded(i)), at)
-                for at, (seen, state) in enumerate(pairs)
-                if policy.drafters[i] not in seen.request.disabled
-                and (waiting := state.waiting.get(i, 0))
-                and (waiting * len(pairs) >= enough or seen.request.done)
-            ]
-            if ready and new:
-                least = self.cost(min(ready)[0])
-                brief = least <= (0.25 if graded else 1.0) * round_seconds
-                if not brief and (graded or self.first + least > FIRST_SHARE * total) and self.first:
-                    continue
-            if ready:
-                due.append((self.asked.get(i, 0.0) + new * 1e9, i, sorted(ready)))
-        if not due:
+        policy, round_seconds = self.policy, self.total / self.rounds
+        i, ready = self._due(pairs, round_seconds)
+        if i < 0:
             return
-        for i in self.models:
-            self.asked[i] = self.asked.get(i, 0.0) + 1.0
-        _, i, ready = max(due)
-        self.asked[i] = 0.0
         jobs: list[GradeJob] = []
         places, unread, tokens = list[int](), 0, 0
         for more, at in ready:

@@ -1,0 +1,201 @@
+"""A round of several requests: which tokens `auto` buys for which of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from draftwise.policies.auto.batch import Planner, Share
+from draftwise.policies.auto.drafts import LENGTHS, Candidate
+from draftwise.policies.auto.prices import PassPrice
+
+BATCH = 8
+RATE = 800.0  # 8 requests, passes of 10 ms
+
+
+def free(size: int) -> float:
+    return 10e-3
+
+
+def until_32(size: int) -> float:
+    """A pass costs as much as a plain one up to 32 tokens, and in proportion beyond."""
+    return 10e-3 * max(1.0, size / 32)
+
+
+def full_at_32(size: int) -> float:
+    """As before up to 32 tokens, and each one beyond takes 2 ms: more than any token is worth."""
+    return 10e-3 + 2e-3 * max(0, size - 32)
+
+
+def by_the_token(size: int) -> float:
+    """Each token more costs 1 ms: 0.8 tokens."""
+    return 2e-3 + 1e-3 * size
+
+
+def passes(seconds: Callable[[int], float], sizes: Sequence[int] = (8, 16, 24, 32, 48, 64, 128)) -> PassPrice:
+    price = PassPrice()
+    for size in tuple(sizes) * 20:
+        price.add(size, seconds(size), doubts=False)
+    return price
+
+
+def curve(chance: float, n: int = 16) -> list[float]:
+    return [chance**k for k in range(1, n + 1)]
+
+
+def everyone(chance: float, *, trial: int = 0, drafter: int = 0) -> dict[int, list[Share]]:
+    return {request: [Share(drafter, curve(chance), trial, 0.0)] for request in range(BATCH)}
+
+
+def plan(
+    offers: Mapping[int, Sequence[Share]],
+    seconds: Callable[[int], float] | PassPrice,
+    *calls: tuple[float, float],
+    padded: bool = False,
+    lengths: Sequence[int] = LENGTHS,
+    widths: Sequence[float] = (),
+) -> dict[int, Candidate]:
+    price = seconds if isinstance(seconds, PassPrice) else passes(seconds)
+    widths = widths or [1.0] * len(calls)
+    return Planner(price, RATE, BATCH, padded, lengths, widths, calls).plan(offers)
+
+
+def sizes(drafts: Mapping[int, Candidate]) -> list[int]:
+    return [drafts[request].length if request in drafts else 0 for request in range(BATCH)]
+
+
+# -- the pass --------------------------------------------------------------------------------------------
+
+
+def test_what_is_free_in_the_pass_is_filled_and_no_more() -> None:
+    """Room for 24 tokens more: three for each of eight, of the same chance."""
+    assert sizes(plan(everyone(0.6), until_32, (0.0, 0.0))) == [3] * BATCH
+
+
+def test_room_goes_to_the_tokens_of_the_highest_chance() -> None:
+    """Two requests that are surely right take what six others would have had."""
+    offers = everyone(0.3)
+    offers[2] = offers[5] = [Share(0, curve(0.95), 0, 0.0)]
+    assert sizes(plan(offers, full_at_32, (0.0, 0.0))) == [0, 0, 12, 0, 0, 12, 0, 0]
+
+
+def test_tokens_that_cost_more_than_their_chance_are_not_bought() -> None:
+    """Each costs 0.8: two of 0.9 and 0.81 are worth it, and no third."""
+    assert sizes(plan(everyone(0.9), by_the_token, (0.0, 0.0))) == [2] * BATCH
+    assert plan(everyone(0.75), by_the_token, (0.0, 0.0)) == {}
+
+
+def test_a_pass_at_most_doubles_in_size() -> None:
+    """32 tokens is the largest that was seen: 64 hold seven more for each request."""
+    assert sizes(plan(everyone(0.99), passes(free, (8, 16, 32)), (0.0, 0.0))) == [7] * BATCH
+
+
+def test_the_gain_of_a_draft_is_its_tokens_less_what_they_add_to_the_pass() -> None:
+    made = plan(everyone(0.9), by_the_token, (0.0, 0.0))[0]
+    assert made.tokens == pytest.approx(0.9 + 0.81) and made.drafter == 0 and not made.trial
+    assert made.gain == pytest.approx(0.9 + 0.81 - 2 * 0.8, abs=0.02)
+
+
+@pytest.mark.parametrize("lengths", [(1, 4, 8), (2,)])
+def test_a_draft_has_a_length_that_drafts_may_have(lengths: Sequence[int]) -> None:
+    """Three tokens are bought for each: that is a draft of the next shorter length."""
+    expected = max(n for n in lengths if n <= 3)
+    assert sizes(plan(everyone(0.6), until_32, (0.0, 0.0), lengths=lengths)) == [expected] * BATCH
+
+
+def test_a_tree_takes_the_room_of_its_nodes() -> None:
+    """Three nodes for each depth: the room of three tokens holds one depth."""
+    assert sizes(plan(everyone(0.6), until_32, (0.0, 0.0), widths=[3.0])) == [1] * BATCH
+
+
+# -- padded rows -----------------------------------------------------------------------------------------
+
+
+def test_where_rows_are_padded_one_request_pays_for_the_rows_of_all() -> None:
+    """One token more for all eight rows costs 6.4 tokens, which one request alone does not gain."""
+    alone = {0: [Share(0, curve(0.99), 0, 0.0)]}
+    assert sizes(plan(alone, by_the_token, (0.0, 0.0)))[0] > 1
+    assert plan(alone, by_the_token, (0.0, 0.0), padded=True) == {}
+
+
+def test_where_rows_are_padded_a_depth_is_bought_for_all_of_them() -> None:
+    """With eight that are right nine times of ten, 7.2 tokens by the first, then 6.5 and 5.8."""
+    assert sizes(plan(everyone(0.9), by_the_token, (0.0, 0.0), padded=True)) == [2] * BATCH
+
+
+def test_where_rows_are_padded_the_unsure_draft_as_deep_as_the_sure() -> None:
+    """Their rows have that length anyway."""
+    offers = everyone(0.9)
+    offers[3] = [Share(0, curve(0.2), 0, 0.0)]
+    assert sizes(plan(offers, full_at_32, (0.0, 0.0), padded=True)) == [3] * BATCH
+
+
+# -- calls -----------------------------------------------------------------------------------------------
+
+
+def test_a_depth_that_does_not_pay_for_its_part_of_the_call_is_given_back() -> None:
+    """Each token of the longest draft takes 2 ms: 1.6 tokens. One sure request alone gains less than that."""
+    offers = everyone(0.5)
+    offers[4] = [Share(0, curve(0.97), 0, 0.0)]
+    deep, flat = sizes(plan(offers, free, (0.0, 0.0))), sizes(plan(offers, free, (0.0, 2e-3)))
+    assert deep[4] >= 12 and max(flat) == flat[4] <= 3
+
+
+def test_all_who_draft_in_a_call_pay_for_it() -> None:
+    """A call of 3 ms takes 2.4 tokens: none of eight gains that alone, and together they do."""
+    assert len(plan(everyone(0.4), free, (3e-3, 0.0))) == BATCH
+    few = {request: shares for request, shares in everyone(0.4).items() if request < 2}
+    assert plan(few, free, (3e-3, 0.0)) == {}
+
+
+def test_a_drafter_whose_call_costs_more_than_its_drafts_gain_is_left_out() -> None:
+    """Its requests go to the other one, which is right less often and costs nothing."""
+    offers = {request: [Share(i, curve(0.8 - 0.2 * i), 0, 0.0) for i in (0, 1)] for request in range(BATCH)}
+    cheap = plan(offers, until_32, (1e-3, 0.0), (0.0, 0.0))
+    dear = plan(offers, until_32, (30e-3, 0.0), (0.0, 0.0))
+    assert {one.drafter for one in cheap.values()} == {0}
+    assert {one.drafter for one in dear.values()} == {1} and len(dear) == BATCH
+
+
+def test_each_request_has_the_drafter_that_gains_most_for_it() -> None:
+    offers = {
+        request: [Share(i, curve(0.8 if i == request % 2 else 0.3), 0, 0.0) for i in (0, 1)]
+        for request in range(BATCH)
+    }
+    drafts = plan(offers, until_32, (0.1e-3, 0.0), (0.1e-3, 0.0))
+    assert [drafts[request].drafter for request in range(BATCH)] == [0, 1] * 4
+
+
+def test_a_call_for_few_requests_is_not_made_where_another_drafter_serves_them_as_well() -> None:
+    """A second call of 4 ms takes 3.2 tokens, more than one request gains by it."""
+    offers = {request: [Share(0, curve(0.8), 0, 0.0)] for request in range(BATCH)}
+    offers[7] = [Share(0, curve(0.7), 0, 0.0), Share(1, curve(0.8), 0, 0.0)]
+    drafts = plan(offers, until_32, (1e-3, 0.0), (4e-3, 0.0))
+    assert {one.drafter for one in drafts.values()} == {0} and len(drafts) == BATCH
+
+
+# -- reading and trials ------------------------------------------------------------------------------------
+
+
+def test_a_request_that_must_read_more_than_it_gains_does_not_draft() -> None:
+    offers = everyone(0.6)
+    offers[2] = [Share(0, curve(0.6), 0, 5.0)]
+    drafts = plan(offers, until_32, (0.0, 0.0))
+    assert set(drafts) == {0, 1, 3, 4, 5, 6, 7}
+
+
+def test_reading_goes_off_the_gain_of_its_request() -> None:
+    offers = everyone(0.6)
+    offers[2] = [Share(0, curve(0.6), 0, 0.5)]
+    drafts = plan(offers, free, (0.0, 0.0))
+    assert drafts[3].gain - drafts[2].gain == pytest.approx(0.5)
+
+
+def test_a_trial_is_as_long_as_it_is_to_be_and_marked() -> None:
+    drafts = plan(everyone(0.6, trial=4), free, (0.0, 0.0))
+    assert sizes(drafts) == [4] * BATCH and all(one.trial for one in drafts.values())
+
+
+def test_without_offers_nobody_drafts() -> None:
+    assert plan({request: [] for request in range(BATCH)}, free) == {}

@@ -1,0 +1,208 @@
+"""When `auto` turns speculation off, and which rounds of a batch it leaves out."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from draftwise.core.arms import Arm
+from draftwise.core.loop import Loop
+from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
+from draftwise.policies.auto.chances import Acceptance
+from draftwise.policies.auto.guard import JUDGED, PAUSES, Guard, Rest
+from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.catalogue import method
+from draftwise.testing.drafter import SimDrafter
+from draftwise.testing.target import SimTarget
+from tests.cli.conftest import LETTERS, LINE, Sometimes, after
+
+# -- the guard -------------------------------------------------------------------------------------------
+
+
+def judged(seconds: float, *, trials: int = 1) -> Guard:
+    """After so many trials whose rounds took these seconds, where plain passes take 1."""
+    guard = Guard()
+    for _ in range(trials):
+        guard.pause = 0.0
+        for _ in range(int(JUDGED)):
+            guard.add(seconds, 1.0)
+    return guard
+
+
+def test_drafts_that_take_longer_than_plain_passes_are_called_off() -> None:
+    guard = Guard()
+    for rounds in range(int(JUDGED)):
+        assert guard.allows(0.5, 1), f"after {rounds} rounds"
+        guard.add(1.1, 1.0)
+    assert not guard.allows(0.5, 1)
+
+
+def test_drafts_that_pay_are_never_called_off() -> None:
+    guard = Guard()
+    for _ in range(int(10 * JUDGED)):
+        guard.add(0.99, 1.0)
+        assert guard.allows(0.0, 1)
+
+
+def test_after_a_pause_drafts_are_tried_again() -> None:
+    guard = judged(1.1)
+    assert [guard.allows(0.5, 1) for _ in range(PAUSES[0] + 1)] == [False] * PAUSES[0] + [True]
+
+
+def test_each_pause_is_four_times_as_long_as_the_one_before_it_up_to_8192() -> None:
+    assert [judged(1.1, trials=n).pause for n in range(1, 6)] == [128, 512, 2048, 8192, 8192]
+
+
+def test_long_success_makes_the_next_pause_a_short_one() -> None:
+    guard = judged(1.1, trials=3)
+    guard.pause = 0.0
+    for _ in range(int(4 * JUDGED) + 1):
+        guard.add(0.9, 1.0)
+    assert guard.penalty == PAUSES[0]
+
+
+def test_what_was_before_the_pause_does_not_count_in_the_next_trial() -> None:
+    guard = judged(100.0)
+    guard.pause = 0.0
+    for _ in range(int(2 * JUDGED)):
+        guard.add(0.99, 1.0)
+    assert guard.allows(0.5, 1)
+
+
+def test_without_a_plain_pass_nothing_is_judged() -> None:
+    guard = Guard()
+    for _ in range(int(2 * JUDGED)):
+        guard.add(1.0, 0.0)
+    assert guard.allows(0.0, 1)
+
+
+def test_in_a_batch_pauses_are_counted_in_passes() -> None:
+    guard = judged(1.1)
+    for _ in range(PAUSES[0] * 4):
+        assert not guard.allows(0.5, 4)
+    assert guard.allows(0.5, 4)
+
+
+def test_a_pause_does_not_hold_back_what_is_expected_to_gain_more_than_a_token() -> None:
+    guard = judged(1.1)
+    assert not guard.allows(0.9, 1) and guard.allows(1.1, 1)
+
+
+def test_each_such_draft_that_fails_doubles_what_the_next_must_gain() -> None:
+    guard = judged(1.1)
+    for least in (1.0, 2.0, 4.0, 8.0):
+        assert not guard.allows(0.99 * least, 1) and guard.allows(1.01 * least, 1)
+        guard.add(1.6, 1.0)
+    assert guard.pause > PAUSES[0] - 16
+
+
+def test_a_few_such_drafts_that_succeed_end_the_pause() -> None:
+    guard = judged(1.1)
+    for k in range(4):
+        assert guard.allows(1.1 / 2**k, 1) and not guard.allows(0.0, 1)
+        guard.add(1.6, 9.0)
+    assert guard.allows(0.0, 1)
+
+
+# -- rounds left out -------------------------------------------------------------------------------------
+
+
+def looks(rest: Rest, rounds: int, batch: int = 16, drafted: bool = False, at: int = 4) -> list[int]:
+    """The rounds that are not left out."""
+    seen = []
+    for k in range(rounds):
+        if not rest.rests(at, batch):
+            seen.append(k)
+            rest.drafted = drafted
+    return seen
+
+
+def test_the_longer_without_a_draft_the_rarer_a_look() -> None:
+    gaps = [b - a for a, b in pairwise(looks(Rest(), 400))]
+    assert gaps == sorted(gaps) and set(gaps) == set(range(1, 9))
+    assert gaps.count(2) == 4
+
+
+def test_where_drafts_are_made_no_round_is_left_out() -> None:
+    assert looks(Rest(), 40, drafted=True) == list(range(40))
+
+
+@pytest.mark.parametrize(("batch", "most"), [(2, 2), (4, 3), (8, 5), (16, 8), (64, 8)])
+def test_of_few_requests_fewer_rounds_are_left_out(batch: int, most: int) -> None:
+    assert max(b - a for a, b in pairwise(looks(Rest(), 400, batch=batch))) == most
+
+
+def test_a_draft_ends_the_rest() -> None:
+    rest = Rest()
+    looks(rest, 400)
+    assert looks(rest, 24, drafted=True)[-12:] == list(range(12, 24)), "every round again"
+
+
+def test_another_size_of_batch_ends_the_rest() -> None:
+    rest = Rest()
+    looks(rest, 400)
+    assert looks(rest, 3, at=5) == [0, 1, 2]
+
+
+class Dear:
+    """Seconds in which every token of a pass costs as much as the first: no draft pays."""
+
+    def target(self, seconds: float, tokens: int) -> float:
+        return 1.0 * tokens
+
+    def round(self, seconds: Any) -> Any:
+        return seconds
+
+
+def written(name: str, temperature: float, together: bool) -> tuple[list[list[int]], list[Round]]:
+    """The texts of 16 prompts, in one batch or one after another, and all rounds."""
+    drafters: dict[str, Any] = {"bad": SimDrafter(after(3)), "other": Sometimes()}
+    settings = Sampling(max_new_tokens=200, temperature=temperature, seed=5)
+    chosen = method(name, list(drafters))
+    loop = Loop(SimTarget(after(1), len(LETTERS)), drafters, chosen.policy, chosen.recorder, clock=Dear())
+    requests, rounds = [], list[Round]()
+    for k in range(16):
+        requests.append(loop.add([k, k + 1], settings, deterministic=True))
+        while loop.open and not together:
+            rounds += loop.step()
+    while loop.open:
+        rounds += loop.step()
+    assert not any(round.fault for round in rounds) and not any(loop.faults.values())
+    return [request.tokens for request in requests], rounds
+
+
+@pytest.mark.parametrize("temperature", [0.0, 8.0])
+def test_texts_are_right_while_auto_rests(temperature: float) -> None:
+    """A batch where nothing pays: rounds are left out, and each text is that of one alone."""
+    texts, rounds = written("auto", temperature, together=True)
+    rested = [round for round in rounds if round.decision.arm < 0]
+    assert len(rested) > len(rounds) / 3 and all(round.arm == Arm("none", 0) for round in rested)
+    assert any(round.accepted < round.drafted for round in rounds), "a draft was rejected"
+    assert texts == written("none", temperature, together=False)[0]
+    assert (temperature == 0) == all(map(likely, texts))
+
+
+def likely(tokens: list[int]) -> bool:
+    """Whether it is the text that is most likely everywhere."""
+    return all(b == (a + 1) % len(LINE) for a, b in pairwise(tokens[2:]))
+
+
+def test_what_is_written_while_auto_rests_is_known_of_each_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a round left out `auto` knows the length of each answer, and has learned from it."""
+    closed, lessons, learn = list[int](), [0], Acceptance.learn
+
+    def close(self: AutoPolicy, request: int) -> None:
+        closed.append(self.texts.pop(request).written)
+
+    def count(self: Acceptance, *lesson: Any) -> None:
+        lessons[0] += 1
+        learn(self, *lesson)
+
+    monkeypatch.setattr(AutoPolicy, "close", close)
+    monkeypatch.setattr(Acceptance, "learn", count)
+    _, rounds = written("auto", 0.0, together=True)
+    assert sum(round.decision.arm < 0 for round in rounds) > len(rounds) / 3
+    assert len(closed) == 16 and all(200 - 8 <= n <= 200 for n in closed) and lessons[0] > 100

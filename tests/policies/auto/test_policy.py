@@ -1,0 +1,775 @@
+"""The choices of `auto`, what it learns and keeps apart, and what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from draftwise.core.arms import NEVER, Arm, Context, Decision
+from draftwise.core.drafts import Signals
+from draftwise.core.outcomes import Feedback, Grade, Outcome, RoundCost, Window
+from draftwise.core.roles import GradeJob
+from draftwise.errors import UserError
+from draftwise.policies.auto.chances import CONTEXTS, match_length
+from draftwise.policies.auto.drafts import LENGTHS, TAKEN, Candidate
+from draftwise.policies.auto.guard import Guard
+from draftwise.policies.auto.policy import KINDS, TRUSTED, USUAL_ANSWER, AutoPolicy
+from draftwise.policies.auto.prices import WAITS, DraftPrice, PassPrice, Rate, size_class
+from draftwise.policies.catalogue import default, method
+from draftwise.policies.catalogue.auto import team
+from draftwise.state.numbers import dump, load, restart
+
+from .script import Model, Stage, always
+
+NAN = float("nan")
+CASCADE = ("lm:a", "ngram", "cascade:lm:a>ngram?match=1")
+
+
+def new(*names: str, looks_up: bool = True, lengths: tuple[int, ...] = LENGTHS) -> AutoPolicy:
+    arms, drafters, _ = team(names, lengths)
+    return AutoPolicy(arms, drafters, (looks_up,) * len(names))
+
+
+def teach(
+    policy: AutoPolicy,
+    chances: Mapping[int, float],
+    *,
+    rate: float = 100.0,
+    token: float = 0.0,
+    extra: float = 0.0,
+    batch: int = 1,
+) -> AutoPolicy:
+    """Teach what each drafter's chance is, what its tokens cost, and what one more in the pass does."""
+    policy.rates[size_class(batch)] = Rate(tokens=[rate, rate], seconds=[1.0, 1.0])
+    for i, chance in chances.items():
+        policy.acceptance[i].tested = [[1000.0] * LENGTHS[-1] for _ in range(CONTEXTS)]
+        policy.acceptance[i].accepted = [[1000.0 * chance] * LENGTHS[-1] for _ in range(CONTEXTS)]
+        priced(policy.draft_price(i), token, batch=batch)
+    for _ in range(100):
+        for tokens in (batch, 17 * batch):
+            policy.pass_prices[size_class(batch)].add(tokens, 0.01 + extra * (tokens - batch))
+    return policy
+
+
+def priced(price: DraftPrice, token: float, *, start: float = 0.0, batch: int = 1) -> None:
+    for _ in range(10):
+        for longest in (1, 4):
+            price.add(longest, 0, start + token * longest, batch, batch)
+
+
+def taught(
+    chance: float, *, rate: float = 100.0, token: float = 0.0, extra: float = 0.0, batch: int = 1
+) -> AutoPolicy:
+    """A policy that knows one lookup."""
+    return teach(new("a"), {0: chance}, rate=rate, token=token, extra=extra, batch=batch)
+
+
+def play(policy: AutoPolicy, hints: Mapping[str, float] | None = None, **context: Any) -> Arm:
+    """The arm that is chosen."""
+    chosen = policy.choose(Context(hints=hints or {}, **context), Random(0))
+    return policy.arms[chosen.arm]
+
+
+def spend(
+    policy: AutoPolicy,
+    tokens: int,
+    target: float,
+    *,
+    written: int = 1,
+    kind: str = "",
+    requests: int = 1,
+    reading: float = 0.0,
+    again: int = 0,
+    width: int = 0,
+    seconds: float | None = None,
+) -> None:
+    """One round: what it took for all its requests, each of which wrote so many tokens."""
+    cost = RoundCost(0.0, target, tokens, requests, kind, again=again, width=width)
+    one = (target if seconds is None else seconds) / requests
+    policy.spent(cost, {k: (one, written) for k in range(requests)}, reading)
+
+
+# -- choosing ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chance", "token", "extra", "length"),
+    [
+        (0.9, 0.0, 0.0, 16),  # nothing costs anything
+        (0.5, 0.0, 0.0005, 4),  # at 100 tokens/s a token costs 0.05: 0.5^4 pays for itself, 0.5^5 does not
+        (0.5, 0.0005, 0.0005, 3),
+        (0.3, 0.0, 0.004, 0),  # 0.3 tokens for 0.4
+    ],
+)
+def test_a_draft_goes_as_far_as_its_last_token_pays(
+    chance: float, token: float, extra: float, length: int
+) -> None:
+    assert play(taught(chance, token=token, extra=extra), {"a": 2.0}).length == length
+
+
+def test_before_any_pass_a_drafter_is_tried_with_one_token() -> None:
+    """Its trial is free but for the longer pass; it grows from there."""
+    policy = new("a")
+    assert play(policy, {"a": 2.0}) == Arm("a", 1) and policy.trial
+
+
+def test_a_lookup_without_a_match_does_not_draft() -> None:
+    policy = taught(0.9)
+    assert play(policy, {"a": 0.0}).length == play(policy).length == 0 < play(policy, {"a": 3.0}).length
+
+
+def test_a_drafter_that_is_unavailable_does_not_draft() -> None:
+    assert play(taught(0.9), {"a": 3.0}, unavailable=frozenset({"a"})).length == 0
+
+
+def test_a_model_that_was_never_graded_does_not_draft() -> None:
+    policy = new("m", looks_up=False)
+    assert play(policy, {"m": 1.0}).length == 0
+    policy.learn(Feedback(0, Decision(0), windows=(Window(0, 0, (1.0,)),)))
+    assert play(policy, {"m": 1.0}).length == 1
+
+
+def test_of_two_drafters_the_one_of_the_higher_gain_drafts() -> None:
+    """The second is right less often, and costs less."""
+    policy = teach(new("a", "b"), {0: 0.7, 1: 0.6}, extra=0.001)
+    assert play(policy, {"a": 2.0, "b": 2.0}).drafter == "a"
+    policy.draft_prices[0] = DraftPrice()
+    priced(policy.draft_price(0), 0.003)
+    assert play(policy, {"a": 2.0, "b": 2.0}).drafter == "b"
+
+
+def test_a_second_is_worth_at_least_what_plain_decoding_writes_in_it() -> None:
+    policy = taught(0.5, rate=1.0)
+    assert policy.rate(1, False) == pytest.approx(100.0, rel=0.01)
+    assert taught(0.5, rate=300.0).rate(1, False) == pytest.approx(300.0, rel=0.01)
+
+
+def test_a_trial_has_to_pay_for_the_longer_pass() -> None:
+    """A draft whose cost is unknown is free, but not the tokens that the longer pass would have written."""
+    cheap, dear = (taught(0.5, extra=extra) for extra in (0.001, 0.02))
+    for policy in (cheap, dear):
+        policy.draft_prices[0] = DraftPrice()
+    assert play(cheap, {"a": 2.0}).length == 1 and cheap.trial
+    assert play(dear, {"a": 2.0}).length == 0 and not dear.trial
+
+
+def test_a_drafter_that_is_too_expensive_is_tried_again_after_a_while() -> None:
+    policy = taught(0.9, token=0.5)
+    lengths = [play(policy, {"a": 2.0}).length for _ in range(int(WAITS[0]) + 1)]
+    assert lengths == [0] * int(WAITS[0]) + [1]
+
+
+def test_rounds_in_which_it_could_not_draft_bring_no_new_trial_nearer() -> None:
+    policy = taught(0.9, token=0.5)
+    for _ in range(2 * int(WAITS[0])):
+        play(policy)
+    assert policy.draft_price(0).idle == 0.0 and play(policy, {"a": 2.0}).length == 0
+
+
+def test_while_the_guard_holds_no_draft_is_made() -> None:
+    policy = taught(0.5, extra=0.001)
+    policy.guards[0] = Guard(pause=2.0)
+    lengths = [play(policy, {"a": 2.0}).length for _ in range(3)]
+    assert lengths[:2] == [0, 0] and lengths[2] > 0
+
+
+def test_a_model_is_told_apart_by_the_longest_match_of_any_lookup() -> None:
+    policy = AutoPolicy(*team(["ngram", "model", "suffix"], LENGTHS))
+    play(policy, {"ngram": 2.0, "suffix": 9.0, "model": 1.0})
+    short, long = match_length(2.0), match_length(9.0)
+    assert short != long and policy.texts[0].contexts == [short, long, long] and policy.texts[0].matched
+    play(policy)
+    assert policy.texts[0].contexts == [0, 0, 0] and not policy.texts[0].matched
+
+
+def test_a_longest_draft_can_be_named() -> None:
+    made: Any = method("auto?length=5", ["a", "b"]).policy
+    assert made.lengths == (1, 2, 3, 4, 5) and max(arm.length for arm in made.arms) == 5
+    usual: Any = method("auto", ["a"]).policy
+    assert usual.lengths == LENGTHS
+
+
+@pytest.mark.parametrize("option", ["length=0", "length=17", "share=1", "cascades=-1"])
+def test_options_out_of_range_are_refused(option: str) -> None:
+    with pytest.raises(UserError, match=rf"auto\?{option}"):
+        method(f"auto?{option}", ["ngram"])
+
+
+def test_it_is_the_default_wherever_there_is_a_drafter() -> None:
+    assert default(["ngram"]) == "auto" and default(["none"]) == default([]) == "none"
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def reads(*, answer: float = 0.0, each: float = 1e-3) -> AutoPolicy:
+    """A model that is always right, and reads a token in so many seconds; nothing else costs anything."""
+    policy = teach(new("m", looks_up=False), {0: 1.0})
+    policy.draft_price(0).read(1000, 1000 * each)
+    policy.answer = answer
+    return policy
+
+
+def reading(policy: AutoPolicy, **context: Any) -> float:
+    """Seconds a round for 1,000 tokens, if two tokens were written in each and all were sure."""
+    text = policy._text(Context(**context))
+    seconds = policy._reading(0, Context(length=1000, **context), text, [1.0])
+    return seconds / policy.acceptance[0].confidence
+
+
+@pytest.mark.parametrize(
+    ("answer", "position", "tokens"),
+    [(100.0, 0, 100.0), (100.0, 55, 45.0), (100.0, 90, 45.0), (0.0, 0, USUAL_ANSWER), (8.0, 8, 8.0)],
+)
+def test_reading_is_paid_off_over_what_is_left_of_the_answer(
+    answer: float, position: int, tokens: float
+) -> None:
+    """An answer that is longer than others is taken to go half as far again, and eight tokens at least."""
+    assert reading(reads(answer=answer), position=position) == pytest.approx(2.0 / tokens, rel=0.02)
+
+
+def test_reading_is_paid_off_within_the_tokens_that_may_be_written() -> None:
+    assert reading(reads(answer=100.0), remaining=6.0) == pytest.approx(2.0 / 6.0, rel=0.02)
+
+
+def test_a_text_that_was_read_costs_nothing_more() -> None:
+    policy = reads()
+    policy._text(Context()).read[0] = 990
+    assert reading(policy) == pytest.approx(10 / 1000 * 2.0 / USUAL_ANSWER, rel=0.02)
+
+
+def test_a_model_reads_a_prompt_if_the_answer_is_long_enough() -> None:
+    """One second for an answer that takes 8 without it, or 0.6."""
+    assert play(reads(answer=800.0), length=1000).length == 16
+    assert play(reads(answer=60.0), length=1000).length == 0
+    assert play(reads(answer=60.0)).length == 16
+
+
+def test_a_slow_first_grading_does_not_keep_a_good_model_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes half a second, to prepare kernels: that is no price of reading."""
+    first, grade = [0.0], Model.grade
+
+    def slow(self: Model, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        self.clock.now += first[0]
+        first[0] = 0.0
+        return grade(self, jobs)
+
+    monkeypatch.setattr(Model, "grade", slow)
+    stage = Stage(monkeypatch, {"good": always(0.75)})
+    usual, first[0] = stage.seconds("auto"), 0.5
+    assert usual + 0.5 < stage.seconds("auto") < 1.02 * usual + 0.5
+
+
+def test_a_lookup_reads_nothing() -> None:
+    policy = taught(0.9)
+    policy.draft_price(0).read(100, 100.0)
+    assert policy._reading(0, Context(length=1000), policy._text(Context()), [1.0]) == 0.0
+
+
+def test_the_length_of_an_answer_is_learned_from_those_that_ended() -> None:
+    policy = new("m")
+    for request, written in enumerate((100, 200, 0)):
+        policy._text(Context(request=request)).written = written
+        policy.close(request)
+    assert policy.answer == pytest.approx(110.0) and not policy.texts
+
+
+def test_seconds_of_reading_are_worth_what_all_time_is() -> None:
+    """Half of all time was reading: a second of it is worth half as much as one of the others."""
+    policy = reads()
+    before = reading(policy)
+    for _ in range(500):
+        spend(policy, 1, 0.01, reading=0.01)
+    assert reading(policy) == pytest.approx(before / 2, rel=0.02)
+
+
+# -- batches ----------------------------------------------------------------------------------------------
+
+
+def plan(policy: AutoPolicy, hints: list[dict[str, float]], **context: Any) -> list[int]:
+    """The length of each request's draft."""
+    batch = [Context(request=k, hints=mine, batch_size=len(hints), **context) for k, mine in enumerate(hints)]
+    assert not policy.rests(len(hints))
+    policy.plan(batch)
+    return [policy.arms[policy.choose(one, Random(0)).arm].length for one in batch]
+
+
+def test_in_a_batch_those_with_a_match_draft() -> None:
+    policy = taught(0.8, batch=4, rate=400.0)
+    lengths = plan(policy, [{"a": 2.0}, {}, {"a": 2.0}, {}])
+    assert lengths[1] == lengths[3] == 0 and lengths[0] == lengths[2] > 4
+
+
+def test_before_any_pass_of_a_batch_nobody_drafts() -> None:
+    assert plan(new("a"), [{"a": 2.0}] * 4) == [0] * 4
+
+
+def test_a_call_of_a_batch_is_paid_by_all_of_it() -> None:
+    """It takes 5 ms: two tokens of 400 a second, which no request gains alone."""
+    policy = taught(0.5, batch=4, rate=400.0)
+    policy.draft_prices[0] = DraftPrice()
+    priced(policy.draft_price(0), 0.0, start=5e-3, batch=4)
+    assert min(plan(policy, [{"a": 2.0}] * 4)) > 0
+    assert plan(policy, [{"a": 2.0}, {}, {}, {}]) == [0] * 4
+
+
+def test_a_request_with_an_arm_of_its_own_may_be_planned_alone() -> None:
+    """The loop may ask for one request of a batch of which no plan was made."""
+    policy = taught(0.8, batch=4, rate=400.0)
+    assert play(policy, {"a": 2.0}, request=9, batch_size=4).length > 0
+
+
+def test_a_plan_holds_for_one_round() -> None:
+    policy = taught(0.8, batch=2, rate=200.0)
+    assert min(plan(policy, [{"a": 2.0}] * 2)) > 0
+    assert plan(policy, [{}] * 2) == [0, 0] and not policy.planned
+
+
+def test_a_trial_needs_no_text_that_must_be_read_first() -> None:
+    """One of four has been read: it shows what the drafter costs, and the others need not read for that."""
+    policy = teach(new("m", looks_up=False), {0: 0.9}, batch=4, rate=400.0)
+    policy.draft_prices[0] = DraftPrice()
+    policy.draft_price(0).read(1000, 0.001)
+    for k in range(4):
+        policy._text(Context(request=k)).read = {0: 999} if k == 2 else {}
+    lengths = plan(policy, [{}] * 4, length=1000)
+    assert lengths == [0, 0, 1, 0] and policy.trial
+
+
+def test_one_request_that_measures_a_drafter_makes_the_round_of_all_a_trial() -> None:
+    policy = taught(0.9, batch=2)
+    contexts = [Context(request=k, hints={"a": 2.0}, batch_size=2) for k in range(2)]
+    for trial in (True, False):
+        assert not policy.rests(2)
+        policy.planned = {k: Candidate(0, 1, 1.0, 0.0, 1.0, trial=trial and k == 0) for k in range(2)}
+        for one in contexts:
+            policy.choose(one, Random(0))
+        assert policy.trial == trial
+
+
+def test_rounds_of_a_batch_are_left_out_where_nothing_pays() -> None:
+    policy = taught(0.0, batch=16)
+    rests = []
+    for _ in range(40):
+        rests.append(policy.rests(16))
+        if not rests[-1]:
+            contexts = [Context(request=k, hints={"a": 2.0}, batch_size=16) for k in range(16)]
+            policy.plan(contexts)
+            assert all(policy.choose(one, Random(0)).arm == 0 for one in contexts)
+    assert sum(rests[:4]) == 0 and 15 < sum(rests) < 36
+
+
+# -- learning what rounds took ------------------------------------------------------------------------------
+
+
+def test_passes_are_learned_by_their_tokens() -> None:
+    policy = new("a")
+    for _ in range(20):
+        spend(policy, 1, 0.010)
+        spend(policy, 9, 0.014)
+    assert policy.passes(1)(1) == pytest.approx(0.010) and policy.passes(1)(5) == pytest.approx(
+        0.012, rel=0.01
+    )
+
+
+def test_padded_rows_are_tokens_of_the_pass() -> None:
+    policy = new("a")
+    for _ in range(20):
+        spend(policy, 4, 0.010, requests=4, width=1)
+        spend(policy, 7, 0.014, requests=4, width=4)
+    assert policy.padded and policy.passes(4).usual(16) == pytest.approx(0.014)
+    assert policy.passes(4).usual(7) == 0.0
+
+
+def test_rounds_that_read_a_prompt_teach_no_prices() -> None:
+    policy = new("a")
+    spend(policy, 1, 0.5, seconds=NAN)
+    assert not policy.passes(1).known and policy.rate(1, False) == 0.0
+
+
+def test_a_size_of_batch_that_was_not_seen_has_the_prices_of_the_nearest_one() -> None:
+    policy = new("a")
+    policy.pass_prices[size_class(8)].add(8, 0.02)
+    assert policy.passes(1) is policy.passes(100) is policy.pass_prices[size_class(8)]
+    policy.pass_prices[size_class(1)].add(1, 0.01)
+    assert policy.passes(2) is policy.passes(1) is not policy.passes(100)
+
+
+def test_a_pass_of_the_nearest_size_of_batch_is_no_more_expensive_for_fewer() -> None:
+    """Batches of 8 are known, with few tokens and with many: one of 4 takes no longer than any of them."""
+    policy = new("a")
+    for _ in range(20):
+        spend(policy, 8, 0.010, requests=8)
+        spend(policy, 12, 0.025, requests=8)
+    assert 0.0 < policy.passes(4)(4) <= policy.passes(8)(8)
+
+
+def test_what_was_read_again_is_owed_by_the_draft_before_it() -> None:
+    """Of 30 ms for one token, 20 are of the draft whose rejection took back the state."""
+    policy = new("a")
+    for _ in range(20):
+        spend(policy, 1, 0.010)
+    for _ in range(40):
+        spend(policy, 5, 0.010)
+        spend(policy, 1, 0.030, again=5)
+    assert policy.passes(1)(1) == pytest.approx(0.010)
+    assert policy.passes(1)(5) == pytest.approx(0.030, rel=0.1)
+
+
+def test_what_nobody_expects_of_the_next_draft_is_owed_once() -> None:
+    policy = new("a")
+    for _ in range(20):
+        spend(policy, 1, 0.010)
+    spend(policy, 1, 0.030, again=5)
+    spend(policy, 5, 0.010)
+    assert policy.owed == 0.0
+
+
+@pytest.mark.parametrize("word", ["compiled", "graph"])
+def test_each_kind_of_pass_has_prices_of_its_own(word: str) -> None:
+    """After a switch nothing is believed of eager prices; what follows a colon is a width, and no kind."""
+    policy = new("a")
+
+    def spent(kind: str, seconds: float, rounds: int = 40) -> None:
+        for tokens in (1, 5, 9) * rounds:
+            spend(policy, tokens, seconds * (1.0 + 0.05 * tokens), kind=kind)
+
+    spent("", 0.02)
+    spent("eager", 0.02)
+    eager, guard, rate = policy.passes(1)(5), policy.guards[policy.kind], policy.rate(1, False)
+    spent(f"{word}:9", 0.008)
+    assert policy.passes(1)(5) == pytest.approx(0.010, rel=0.05)
+    assert policy.guards[policy.kind] is not guard and policy.rate(1, False) > 2 * rate
+    spent("eager", 0.02, rounds=1)
+    assert policy.passes(1)(5) == pytest.approx(eager, rel=0.05) and policy.guards[policy.kind] is guard
+
+
+def test_a_word_that_nobody_knows_is_one_more_kind() -> None:
+    policy = new("a")
+    spend(policy, 1, 0.02, kind="dreamt")
+    assert KINDS[policy.kind] == "other" and policy.passes(1)(1) == pytest.approx(0.02)
+
+
+def test_rates_are_kept_apart_by_whether_there_is_a_match() -> None:
+    policy = new("a")
+    for _ in range(100):
+        play(policy, {"a": 2.0})
+        spend(policy, 9, 0.01, written=9)
+        play(policy)
+        spend(policy, 1, 0.01)
+    assert policy.rate(1, True) > 800 > 200 > policy.rate(1, False)
+
+
+# -- the guard -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_the_guard_does_not_judge_rounds_that_measure_what_a_draft_costs(batch: int) -> None:
+    """The first calls prepare memory and read the prompts."""
+    policy = taught(0.9, batch=batch)
+    price = policy.draft_prices[0] = DraftPrice()
+
+    def one() -> None:
+        lengths = plan(policy, [{"a": 2.0}] * batch) if batch > 1 else [play(policy, {"a": 2.0}).length]
+        assert all(lengths)
+        spend(policy, 2 * batch, 0.01, requests=batch)
+
+    for trial in (1, 1, 4):
+        assert price.trial == trial
+        one()
+        assert policy.guards[0].rounds == 0
+        price.add(trial, 0, 1e-3, batch, batch)
+    one()
+    assert policy.guards[0].rounds == 1
+
+
+def test_rounds_without_drafts_are_not_judged() -> None:
+    policy = taught(0.9)
+    for _ in range(10):
+        spend(policy, 1, 0.02)
+    assert policy.guards[0].rounds == 0
+
+
+def test_reading_and_the_whole_round_are_held_against_plain_passes() -> None:
+    policy = taught(0.9)
+    spend(policy, 5, 0.01, written=3, seconds=0.015, reading=0.1)
+    assert policy.guards[0].spent == pytest.approx(0.115)
+    assert policy.guards[0].plain == pytest.approx(3 * 0.01, rel=0.01)
+
+
+def test_a_round_of_a_batch_is_held_against_the_passes_of_a_batch() -> None:
+    """Four requests that write three tokens each take three passes of 10 ms without drafts."""
+    policy = taught(0.9, batch=4)
+    spend(policy, 16, 0.01, written=3, requests=4)
+    assert policy.guards[0].plain == pytest.approx(3 * 0.01, rel=0.01)
+
+
+def test_drafts_that_take_longer_than_plain_passes_end() -> None:
+    """Each is expected to gain half a token, and none is accepted."""
+    policy = taught(0.5, extra=0.002)
+    lengths = []
+    for _ in range(80):
+        lengths.append(play(policy, {"a": 2.0}).length)
+        spend(policy, 1 + lengths[-1], 0.012)
+    assert all(lengths[:64]) and not any(lengths[64:])
+
+
+# -- stop rules ------------------------------------------------------------------------------------------
+
+
+def stop(policy: AutoPolicy, candidate: Candidate, *, batch: int = 1, rate: float = 0.1) -> float:
+    return policy._stop(candidate, batch, rate).threshold
+
+
+def stops(token: float = 0.01, *, batch: int = 1) -> AutoPolicy:
+    """A trusted model and its cascade; of a pass the first five tokens cost nothing more than one does."""
+    policy = AutoPolicy(*team(CASCADE, LENGTHS))
+    for tokens in range(batch, batch + 18):
+        for _ in range(10):
+            policy.pass_prices[size_class(batch)].add(tokens, 1.0 + 0.1 * max(0, tokens - batch - 4))
+    policy.calibrations[0].seen = TRUSTED
+    priced(policy.draft_price(0), token, batch=batch)
+    return policy
+
+
+@pytest.mark.parametrize("composite", [False, True])
+def test_a_draft_stops_by_what_its_own_tokens_cost(composite: bool) -> None:
+    policy = stops()
+    each = policy.draft_price(0)(1)[1]
+    for length in (3, 4, 8, 16):
+        extra = policy.passes(1).extra(1, 16)[length] / length
+        made = Candidate(2, 16, 0, 0, 1, prefix_length=length) if composite else Candidate(0, length, 0, 0, 1)
+        assert (extra > 0.02) is (length > 4)
+        expected = 0.1 * (each + extra) / policy.acceptance[0].mean
+        assert stop(policy, made) == pytest.approx(min(expected, 0.9))
+
+
+def test_in_a_batch_all_requests_share_a_call() -> None:
+    alone, many = stops(0.1), stops(0.1, batch=8)
+    made = Candidate(0, 2, 0.0, 0.0, 1.0)
+    assert stop(alone, made) == pytest.approx(0.02) and stop(many, made, batch=8) == pytest.approx(0.02 / 8)
+
+
+def test_where_rows_are_padded_no_request_makes_the_pass_shorter_by_stopping() -> None:
+    policy = stops(0.1, batch=8)
+    made = Candidate(0, 8, 0.0, 0.0, 1.0)
+    before, policy.padded = stop(policy, made, batch=8), True
+    assert before > 0.01 and stop(policy, made, batch=8) == pytest.approx(0.02 / 8)
+
+
+def test_no_stop_rule_ends_what_is_nearly_certain() -> None:
+    assert stop(stops(), Candidate(0, 8, 0.0, 0.0, 1.0), rate=1e6) == 0.9
+
+
+def test_a_model_whose_confidence_is_not_trusted_is_not_stopped() -> None:
+    policy = stops()
+    policy.calibrations[0].seen = TRUSTED - 1.0
+    assert stop(policy, Candidate(0, 8, 0.0, 0.0, 1.0)) == 0.0
+
+
+def test_a_draft_whose_price_is_not_known_is_not_stopped() -> None:
+    """Gradings calibrate a model before its first call."""
+    policy = stops()
+    policy.draft_prices[0] = DraftPrice()
+    assert stop(policy, Candidate(0, 1, 0.5, 0.0, 0.5, trial=True), rate=100.0) == 0.0
+
+
+def test_a_lookup_is_never_stopped() -> None:
+    assert stops()._stop(Candidate(1, 8, 0.0, 0.0, 1.0), 1, 100.0) == NEVER
+
+
+def test_a_model_is_calibrated_up_to_the_first_wrong_token() -> None:
+    policy = new("m", looks_up=False)
+    signals = tuple(Signals(0.9, 0.1, 0.3, 0.9) for _ in range(8))
+    policy.learn(Feedback(0, Decision(1), (Outcome(policy.index[0, 8], 2, 8, signals=signals),)))
+    assert policy.calibrations[0].seen == 3
+
+
+@pytest.mark.parametrize("prefix_length", [1, 3])
+def test_a_models_confidence_is_judged_by_its_own_tokens(prefix_length: int) -> None:
+    """What the lookup adds has signals of another kind."""
+    policy = AutoPolicy(*team(CASCADE, (4,)))
+    arm, signals = policy.index[2, 4], tuple(Signals(0.9, 0.1, 0.3, 0.9) for _ in range(4))
+    outcome = Outcome(arm, 4, 4, signals=signals, prefix_length=prefix_length, match=2)
+    policy.learn(Feedback(0, Decision(arm), (outcome,)))
+    assert policy.calibrations[0].seen == prefix_length and policy.calibrations[2].seen == 0
+
+
+# -- cascades --------------------------------------------------------------------------------------------
+
+
+def weighed(name: str, seconds: float) -> set[str]:
+    """Who is worth something where passes take so long, with a model that drafts a token or two."""
+    policy = method(name, CASCADE).policy
+    assert isinstance(policy, AutoPolicy)
+    for tokens in (1, 2, 4):
+        policy.pass_prices[0].add(tokens, seconds)
+    priced(policy.draft_price(0), 0.3 * seconds)
+    lessons = (Window(0, 0, (1.0,)), Window(2, TAKEN, (1.0,)), Window(2, 3, (1.0, 1.0)))
+    policy.learn(Feedback(0, Decision(0), windows=lessons))
+    policy.reasons = []
+    play(policy)
+    return {policy.drafters[one.drafter] for one in policy.reasons[0].candidates}
+
+
+@pytest.mark.parametrize(("options", "least"), [("", 10e-3), ("?cascades=0", 0.0), ("?cascades=80", 80e-3)])
+def test_a_cascade_is_weighed_where_a_pass_takes_long_enough(options: str, least: float) -> None:
+    for seconds in (1e-3, 9.9e-3, 10.1e-3, 79e-3, 81e-3):
+        assert weighed(f"auto{options}", seconds) == {CASCADE[0], *([CASCADE[2]] if seconds >= least else [])}
+
+
+def test_a_cascade_that_gains_more_than_its_model_is_played() -> None:
+    """The lookup's tokens behind the model's are nearly sure, and cost nothing; the model's are not."""
+    policy = teach(AutoPolicy(*team(CASCADE, LENGTHS)), {0: 0.5}, token=1e-3, extra=1e-5)
+    for _ in range(50):
+        windows = (Window(2, TAKEN, (1.0,)), Window(2, 3, (1.0,) * 8))
+        policy.learn(Feedback(0, Decision(0), windows=windows))
+    chosen = policy.choose(Context(hints={"lm:a": 1.0}), Random(0))
+    assert policy.arms[chosen.arm].drafter == CASCADE[2]
+    assert chosen.hand_overs and 1 <= len(chosen.stops) < policy.arms[chosen.arm].length
+
+
+def test_a_cascade_counts_as_the_model_that_begins_its_drafts() -> None:
+    policy = teach(AutoPolicy(*team(CASCADE, LENGTHS)), {0: 0.5, 1: 0.01}, token=1e-3, extra=1e-5)
+    for _ in range(50):
+        windows = (Window(2, TAKEN, (1.0,)), Window(2, 3, (1.0,) * 8))
+        policy.learn(Feedback(0, Decision(0), windows=windows))
+    for _ in range(10):
+        assert play(policy).drafter == CASCADE[2]
+    assert policy.draft_price(0).idle == policy.draft_price(1).idle == 0.0
+    for _ in range(10):
+        assert play(policy, {"ngram": 1.0}).drafter == CASCADE[2]
+    assert policy.draft_price(0).idle == 0.0 and policy.draft_price(1).idle == 10.0, "the lookup had a match"
+
+
+def test_a_lookup_begins_no_cascade() -> None:
+    """It is told as one from the first round on, whatever it is called."""
+    policy = AutoPolicy(*team(["mine", "ngram", "cascade:mine>ngram?match=1"], LENGTHS), cascades_from=0.0)
+    for tokens in (1, 2, 4):
+        policy.pass_prices[0].add(tokens, 1e-3)
+    priced(policy.draft_price(0), 1e-5)
+    lessons = (Window(0, 2, (1.0,)), Window(2, TAKEN, (1.0,)), Window(2, 3, (1.0, 1.0)))
+    policy.learn(Feedback(0, Decision(0), windows=lessons))
+    played = []
+    for looks_up in (False, True):
+        policy.looks_up, policy.reasons = (looks_up, True, False), []
+        play(policy, {"mine": 2.0})
+        played.append({one.drafter for one in policy.reasons[0].candidates})
+    assert played == [{0, 2}, {0}]
+
+
+# -- memory ----------------------------------------------------------------------------------------------
+
+
+def test_what_was_learned_is_restored_from_numbers() -> None:
+    first, second = taught(0.7, token=0.0003, extra=0.0002), new("a")
+    first.learn(Feedback(0, Decision(0), windows=(Window(0, 2, (1.0,), 9),)))
+    for tokens in (1, 5, 9):
+        spend(first, tokens, 0.01)
+    load(second, dump(first))
+    for match in (1.0, 2.0, 5.0, 20.0):
+        here = Context(request=5, hints={"a": match}, token=9)
+        assert second.choose(here, Random(0)) == first.choose(here, Random(0))
+    assert second.rate(1, True) == pytest.approx(first.rate(1, True)) and dump(second) == dump(first)
+    assert second.acceptance[0].last_accepted[9] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("factor", "believed"), [(1.0, True), (1.4, True), (0.7, True), (2.0, False), (0.5, False)]
+)
+def test_prices_of_another_machine_are_forgotten_at_the_first_pass(factor: float, believed: bool) -> None:
+    policy = taught(0.7, token=0.0003)
+    restart(policy)
+    spend(policy, 1, 0.01 * factor)
+    assert (policy.draft_price(0).trial == 0) is believed
+    assert (policy.passes(1).usual(17) > 0.0) is believed and policy.acceptance[0].seen > 0.0
+
+
+def test_only_the_first_pass_is_to_show_another_machine() -> None:
+    policy = taught(0.7)
+    restart(policy)
+    spend(policy, 1, 0.01)
+    spend(policy, 1, 0.05)
+    assert policy.draft_price(0).trial == 0
+
+
+def test_prices_of_this_machine_are_not_doubted() -> None:
+    policy = taught(0.7)
+    spend(policy, 1, 0.05)
+    assert policy.draft_price(0).trial == 0 and policy.passes(1).usual(17) > 0.0
+
+
+def test_a_file_that_is_loaded_shows_nothing_of_a_pass_that_it_does_not_know() -> None:
+    """The first pass of a size that is in the file decides."""
+    policy = taught(0.7)
+    restart(policy)
+    spend(policy, 40, 0.5)
+    assert policy.draft_price(0).trial == 0 and policy.doubted
+
+
+# -- what it tells -----------------------------------------------------------------------------------------
+
+
+def test_the_value_of_an_arm_is_its_gain_where_it_was_tested() -> None:
+    policy = taught(0.5, token=0.0005, extra=0.0005)
+    told = policy.values()
+    assert told.values[0] == told.seconds[0] == 0.0
+    for arm, value, seconds in zip(policy.arms[1:], told.values[1:], told.seconds[1:], strict=True):
+        accepted = sum(0.5**k for k in range(1, min(arm.length, 5) + 1))  # of what is likely enough to count
+        assert seconds == pytest.approx(0.001 * arm.length, rel=0.1)
+        assert value == pytest.approx(accepted - 100.0 * (seconds or 0.0), abs=0.03)
+    best = max(range(len(policy.arms)), key=lambda i: told.values[i] or 0.0)
+    assert policy.arms[best] == play(policy, {"a": 2.0})
+
+
+def test_it_tells_the_price_of_a_second_and_a_plain_pass() -> None:
+    told = taught(0.5, rate=300.0).values()
+    assert told.plain == pytest.approx(0.01, rel=0.01)
+    assert told.price == {"without a match": pytest.approx(300.0), "with a match": pytest.approx(300.0)}
+
+
+def test_it_tells_what_was_accepted_by_the_length_of_the_match() -> None:
+    told = taught(0.5).values()
+    assert set(told.matches) == {"a"} and len(told.matches["a"]) == CONTEXTS
+    assert told.matches["a"]["5 to 8"] == pytest.approx((16000.0, 8000.0))
+
+
+def test_in_a_batch_an_arm_takes_its_part_of_a_call() -> None:
+    policy = taught(0.5, token=0.004, batch=8, rate=800.0)
+    told = policy.values(8)
+    assert told.seconds[policy.index[0, 4]] == pytest.approx(0.016 / 8, rel=0.1)
+    assert told.plain == pytest.approx(0.01, rel=0.01) and told.price["with a match"] == pytest.approx(800.0)
+
+
+def test_nothing_seen_is_nothing_told() -> None:
+    told = new("a", "m").values()
+    assert told.values == (0.0, *[None] * (2 * len(LENGTHS))) and told.seconds == told.values
+    assert (told.price, told.plain, told.matches) == ({}, None, {"a": {}, "m": {}})
+
+
+def test_a_reason_says_what_was_played_and_what_it_was_weighed_by() -> None:
+    policy = teach(new("a", "b"), {0: 0.7, 1: 0.3}, extra=0.001)
+    policy.reasons = []
+    arm = play(policy, {"a": 2.0, "b": 2.0}, position=12)
+    (reason,) = policy.reasons
+    assert (reason.position, reason.arm, reason.paused) == (12, arm, False) and arm.drafter == "a"
+    assert [one.drafter for one in reason.candidates] == [0, 1] and reason.rate == pytest.approx(100.0)
+    assert reason.candidates[0].gain > reason.candidates[1].gain > 0.0
+
+
+def test_a_reason_says_if_the_guard_held_a_draft_back() -> None:
+    policy = taught(0.5, extra=0.001)
+    policy.guards[0], policy.reasons = Guard(pause=5.0), []
+    play(policy, {"a": 2.0})
+    assert policy.reasons[0].paused and policy.reasons[0].arm.length == 0 and policy.reasons[0].candidates
+
+
+def test_prices_are_forgotten_for_all_kinds_and_sizes_at_once() -> None:
+    policy = taught(0.5)
+    policy.pass_prices[size_class(8)].add(8, 0.02)
+    policy._forget_prices()
+    assert not any(one.known for one in policy.pass_prices) and policy.pass_prices[0] == PassPrice()
+    assert all(one.trial for one in policy.draft_prices) and policy.acceptance[0].seen > 0.0
