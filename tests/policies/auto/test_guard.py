@@ -12,7 +12,7 @@ from draftwise.core.loop import Loop
 from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.policies.auto.chances import Acceptance
-from draftwise.policies.auto.guard import JUDGED, PAUSES, Guard, Rest
+from draftwise.policies.auto.guard import JUDGED, PAUSES, Guard, Skipping
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue import method
 from draftwise.testing.drafter import SimDrafter
@@ -110,41 +110,41 @@ def test_a_few_such_drafts_that_succeed_end_the_pause() -> None:
 # -- rounds left out -------------------------------------------------------------------------------------
 
 
-def looks(rest: Rest, rounds: int, batch: int = 16, drafted: bool = False, at: int = 4) -> list[int]:
+def looks(skipping: Skipping, rounds: int, batch: int = 16, drafted: bool = False, at: int = 4) -> list[int]:
     """The rounds that are not left out."""
     seen = []
     for k in range(rounds):
-        if not rest.rests(at, batch):
+        if not skipping.rests(at, batch):
             seen.append(k)
-            rest.drafted = drafted
+            skipping.drafted = drafted
     return seen
 
 
 def test_the_longer_without_a_draft_the_rarer_a_look() -> None:
-    gaps = [b - a for a, b in pairwise(looks(Rest(), 400))]
+    gaps = [b - a for a, b in pairwise(looks(Skipping(), 400))]
     assert gaps == sorted(gaps) and set(gaps) == set(range(1, 9))
     assert gaps.count(2) == 4
 
 
 def test_where_drafts_are_made_no_round_is_left_out() -> None:
-    assert looks(Rest(), 40, drafted=True) == list(range(40))
+    assert looks(Skipping(), 40, drafted=True) == list(range(40))
 
 
 @pytest.mark.parametrize(("batch", "most"), [(2, 2), (4, 3), (8, 5), (16, 8), (64, 8)])
 def test_of_few_requests_fewer_rounds_are_left_out(batch: int, most: int) -> None:
-    assert max(b - a for a, b in pairwise(looks(Rest(), 400, batch=batch))) == most
+    assert max(b - a for a, b in pairwise(looks(Skipping(), 400, batch=batch))) == most
 
 
 def test_a_draft_ends_the_rest() -> None:
-    rest = Rest()
-    looks(rest, 400)
-    assert looks(rest, 24, drafted=True)[-12:] == list(range(12, 24)), "every round again"
+    skipping = Skipping()
+    looks(skipping, 400)
+    assert looks(skipping, 24, drafted=True)[-12:] == list(range(12, 24)), "every round again"
 
 
 def test_another_size_of_batch_ends_the_rest() -> None:
-    rest = Rest()
-    looks(rest, 400)
-    assert looks(rest, 3, at=5) == [0, 1, 2]
+    skipping = Skipping()
+    looks(skipping, 400)
+    assert looks(skipping, 3, at=5) == [0, 1, 2]
 
 
 class Dear:

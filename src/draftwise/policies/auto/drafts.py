@@ -77,7 +77,7 @@ class Offer:
         return Candidate(self.drafter, best, expected, start + each * best + extra[best], highest)
 
 
-# -- cascades: a model begins, and a lookup goes on where the model's tokens have made a match ----------
+# -- cascades: a model begins, and a lookup continues where the model's tokens have made a match ----------
 
 
 def cascades(drafters: Sequence[str]) -> Mapping[int, int]:

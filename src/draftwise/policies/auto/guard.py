@@ -55,8 +55,8 @@ class Guard:
 
 
 @dataclass(slots=True)
-class Rest:
-    """Leaves out rounds of a batch in which nothing pays: the more looks in vain, the rarer the next.
+class Skipping:
+    """Leaves out rounds of a batch in which nothing pays: the more looks without a draft, the rarer the next.
 
     There are up to 7 rounds between two looks, or half as many as requests. A batch of another size class is
     looked at again.

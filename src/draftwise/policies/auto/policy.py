@@ -15,7 +15,7 @@ from ...state.learned import LEARNED, learned, mean_of_known
 from .batch import Planner, Share
 from .chances import LEAST, Acceptance, Calibration, match_length
 from .drafts import LENGTHS, TAKEN, Candidate, Offer, Reason, cascade, cascades, rules
-from .guard import Guard, Rest
+from .guard import Guard, Skipping
 from .prices import BATCH_SIZES, DraftPrice, PassPrice, Rate, size_class
 
 KINDS = ("eager", "compiled", "graph", "other")  # of passes: each has prices of its own
@@ -73,7 +73,7 @@ class AutoPolicy:
     rates: list[Rate] = field(init=False, metadata=LEARNED)
     answer: float = field(default=0.0, metadata=learned(mean_of_known))
     guards: list[Guard] = field(init=False)
-    rest: Rest = field(default_factory=Rest)
+    skipping: Skipping = field(default_factory=Skipping)
     reasons: list[Reason] | None = None
     texts: dict[int, Text] = field(default_factory=dict)
     planned: dict[int, Candidate | None] = field(default_factory=dict)
@@ -132,9 +132,9 @@ class AutoPolicy:
     # -- choosing ------------------------------------------------------------------------------------
 
     def rests(self, batch_size: int) -> bool:
-        """Return whether this round of a batch is left out, since nothing has paid for long (`Rest`)."""
+        """Return whether this round of a batch is left out, since nothing has paid for long (`Skipping`)."""
         self.trial = False
-        return self.rest.rests(size_class(batch_size), batch_size)
+        return self.skipping.rests(size_class(batch_size), batch_size)
 
     def plan(self, contexts: Sequence[Context]) -> None:
         """Choose the drafts of all requests of a batch together."""
@@ -188,7 +188,7 @@ class AutoPolicy:
         if best is None or paused:
             decision = Decision(self.index[-1, 0])
         else:
-            rule, self.rest.drafted = self._stop(best, batch, rate), True
+            rule, self.skipping.drafted = self._stop(best, batch, rate), True
             self.trial = self.trial or best.trial
             played = self.index[best.drafter, best.length]
             decision = Decision(played, 1.0, rules(rule, best.prefix_length), best.hand_overs)

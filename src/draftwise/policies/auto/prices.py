@@ -122,7 +122,7 @@ class PassPrice:
 
     def _fresh(self, at: int, last: float = 0.0) -> float:
         """Return what is left of a reading's weight since this size was last seen, but for `last` passes."""
-        return 1.0 / (1.0 + (self.passes - last - self.seen[at]) / WINDOW)
+        return 1.0 / (1.0 + max(0.0, self.passes - last - self.seen[at]) / WINDOW)
 
     def _fit(self) -> None:
         """Fit a monotone curve through the means (pool adjacent violators)."""
