@@ -63,7 +63,6 @@ def test_the_guard_sees_it(again: int) -> None:
     assert any(pauses) is (again > 0)
 
 
-@pytest.mark.xfail(strict=True, reason="no clean plain pass is asked for: drafts look free for ever")
 def test_a_clean_plain_pass_is_asked_for_first() -> None:
     """Where rejections cost later passes, no draft is made before plain decoding has a price."""
     made = policy()

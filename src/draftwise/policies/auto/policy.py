@@ -83,6 +83,7 @@ class AutoPolicy:
     doubted: bool = False
     trial: bool = False
     owed: float = 0.0
+    rereads: bool = False
     time: tuple[float, float] = (0.0, 0.0)  # recent seconds: of rounds, and of drafters reading in them
     index: Mapping[tuple[int, int], int] = field(init=False)
     lengths: tuple[int, ...] = field(init=False)
@@ -184,6 +185,8 @@ class AutoPolicy:
             text = self.texts.get(context.request) or self._text(context)
             rate, best = self.rate(batch, text.matched), self.planned.pop(context.request, None)
             candidates = [] if best is None else [best]
+        if self.rereads and not self.pass_prices[self._place(batch)].usual(batch):
+            best = None  # no clean plain pass shows yet what reading again takes
         paused = not self.guards[self.kind].allows(best.gain if best else 0.0, batch)
         if best is None or paused:
             decision = Decision(self.index[-1, 0])
@@ -325,6 +328,7 @@ class AutoPolicy:
         whole = sum(one for one, _ in rounds.values())
         self.time = 0.99 * self.time[0] + whole, 0.99 * self.time[1] + reading
         tokens, target = n * cost.width or cost.pass_tokens, cost.target
+        self.rereads |= cost.again > 0
         passes = self.pass_prices[self._place(n)]
         self._check(target, passes.usual(tokens))
         if cost.again and tokens <= n:  # the draft before it owes what it read again

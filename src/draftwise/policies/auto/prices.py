@@ -120,6 +120,11 @@ class PassPrice:
             table = self.more[first, width] = [self(first + k * width) - base for k in range(count + 1)]
         return table
 
+    def restart(self) -> None:
+        """The numbers are another machine's, or those of several."""
+        self.sizes.clear()
+        self.more.clear()
+
     def _fresh(self, at: int, last: float = 0.0) -> float:
         """Return what is left of a reading's weight since this size was last seen, but for `last` passes."""
         return 1.0 / (1.0 + max(0.0, self.passes - last - self.seen[at]) / WINDOW)
