@@ -199,3 +199,26 @@ def test_a_trial_is_as_long_as_it_is_to_be_and_marked() -> None:
 
 def test_without_offers_nobody_drafts() -> None:
     assert plan({request: [] for request in range(BATCH)}, free) == {}
+
+
+def test_a_depth_whose_tokens_gain_less_than_the_call_takes_for_it_is_not_drafted() -> None:
+    """Both depths are free in the pass. A call takes 1 token for a depth: eight gain 7.2 by the first of
+    theirs and 0.8 by the second."""
+    offers = {request: [Share(0, [0.9, 0.1], 0, 0.0)] for request in range(BATCH)}
+    drafts = plan(offers, free, (0.0, 1.0 / RATE))
+    assert {draft.length for draft in drafts.values()} == {1} and len(drafts) == BATCH
+
+
+def test_reading_counts_where_a_request_chooses_its_drafter() -> None:
+    """The first would gain more, if it had read the text."""
+    offers = {0: [Share(0, [0.9], 0, 0.8), Share(1, [0.5], 0, 0.0)]}
+    assert plan(offers, free, (0.0, 0.0), (0.0, 0.0))[0].drafter == 1
+
+
+def test_where_rows_are_padded_the_widest_draft_of_a_depth_is_paid_for() -> None:
+    """A tree of four nodes and chains beside it: all rows have four tokens for each depth."""
+    offers = {request: [Share(int(request == BATCH - 1), [0.5], 0, 0.0)] for request in range(BATCH)}
+    chains = {request: [Share(0, [0.5], 0, 0.0)] for request in range(BATCH)}
+    calls = ((0.0, 0.0), (0.0, 0.0))
+    assert len(plan(chains, full_at_32, *calls, padded=True, widths=(1.0, 4.0))) == BATCH
+    assert not plan(offers, full_at_32, *calls, padded=True, widths=(1.0, 4.0))

@@ -206,3 +206,11 @@ def test_what_is_written_while_auto_rests_is_known_of_each_text(monkeypatch: pyt
     _, rounds = written("auto", 0.0, together=True)
     assert sum(round.decision.arm < 0 for round in rounds) > len(rounds) / 3
     assert len(closed) == 16 and all(200 - 8 <= n <= 200 for n in closed) and lessons[0] > 100
+
+
+def test_a_trial_after_a_pause_is_judged_by_its_own_rounds() -> None:
+    guard = judged(3.0)
+    guard.pause = 0.0
+    for _ in range(int(JUDGED)):
+        guard.add(0.95, 1.0)
+    assert guard.allows(0.1, 1)
