@@ -38,16 +38,16 @@ PAGE = "docs/explanation/toys.md"
 HALVES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
 
 
-def played(asked: Mapping[str, Any], part: str = "") -> dict[str, list[float]]:
+def play(options: Mapping[str, Any], part: str = "") -> dict[str, list[float]]:
     """Seconds of all prompts in each order, without this part of `auto`, by trace and costs."""
     seconds = {}
-    for folder, name in product(map(Path, asked["traces"]), asked["costs"]):
+    for folder, name in product(map(Path, options["traces"]), options["costs"]):
         trace = Trace(folder)
         costs = read_costs(str(folder / "costs.json") if name == "measured" else name)
-        stages = [ReplayState(one) for one in trace][HALVES[asked["half"]]]
+        stages = [ReplayState(one) for one in trace][HALVES[options["half"]]]
         seconds[f"{folder.name} | {name}"] = [
-            _seconds(Replay(trace, _method(part, trace), costs), stages, seed, asked["prompts"])
-            for seed in range(asked["orders"])
+            _seconds(Replay(trace, _method(part, trace), costs), stages, seed, options["prompts"])
+            for seed in range(options["orders"])
         ]
     return seconds
 
@@ -65,17 +65,17 @@ def _seconds(replay: Replay, stages: Sequence[ReplayState], seed: int, most: int
     return sum(round.seconds.total for stage in order[:most] for round in replay.replay(stage))
 
 
-def child(asked: dict[str, Any]) -> None:
+def child(options: dict[str, Any]) -> None:
     """Print the seconds of this tree as JSON."""
-    print(json.dumps(played(asked)))
+    print(json.dumps(play(options)))
 
 
-def _there(tree: Path, asked: Mapping[str, Any]) -> dict[str, list[float]]:
+def _there(tree: Path, options: Mapping[str, Any]) -> dict[str, list[float]]:
     """The same in another checkout, by its own study if it has this one."""
     tree = tree.resolve()
     own = tree / "studies" / "speed" / "orders.py"
     script, studies = (own, tree) if own.exists() else (Path(__file__), Path.cwd())
-    code = f"import runpy; runpy.run_path({str(script)!r})['child']({dict(asked)!r})"
+    code = f"import runpy; runpy.run_path({str(script)!r})['child']({dict(options)!r})"
     environment = os.environ | {"PYTHONPATH": f"{tree / 'src'}:{studies}"}
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=studies, env=environment, stdout=subprocess.PIPE, check=True
@@ -108,14 +108,14 @@ def main() -> None:
     parser.add_argument("--half", choices=list(HALVES), default="all", help="prompts of even or odd number")
     parser.add_argument("--tree", type=Path, action="append", default=[], help="another checkout")
     parser.add_argument("--without", action="append", default=[], choices=PARTS, help="a part left out")
-    asked = vars(parser.parse_args())
-    asked["traces"] = [str(Path(one).resolve()) for one in asked["traces"]]
-    trees, parts = asked.pop("tree"), asked.pop("without")
-    mine = played(asked)
+    options = vars(parser.parse_args())
+    options["traces"] = [str(Path(one).resolve()) for one in options["traces"]]
+    trees, parts = options.pop("tree"), options.pop("without")
+    mine = play(options)
     for tree in trees:
-        table(f"{tree}, over here", _rows(_there(tree, asked), mine))
+        table(f"{tree}, over here", _rows(_there(tree, options), mine))
     for part in parts:
-        table(f"without {part}, over here", _rows(played(asked, part), mine))
+        table(f"without {part}, over here", _rows(play(options, part), mine))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ class FlatPass(PassPrice):
     share = FLAT
 
     def __call__(self, tokens: float) -> float:
-        plain = self.seconds_of_smallest() if self.known else 0.0
+        plain = self.seconds_of_smallest() if self.has_readings else 0.0
         return plain * (1.0 + self.share * (tokens - self.sizes[0])) if plain else 0.0
 
 

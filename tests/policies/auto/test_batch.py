@@ -92,9 +92,9 @@ def test_a_pass_at_most_doubles_in_size() -> None:
 
 
 def test_the_gain_of_a_draft_is_its_tokens_less_what_they_add_to_the_pass() -> None:
-    made = plan(everyone(0.9), by_the_token, (0.0, 0.0))[0]
-    assert made.tokens == pytest.approx(0.9 + 0.81) and made.drafter == 0 and not made.trial
-    assert made.gain == pytest.approx(0.9 + 0.81 - 2 * 0.8, abs=0.02)
+    draft = plan(everyone(0.9), by_the_token, (0.0, 0.0))[0]
+    assert draft.tokens == pytest.approx(0.9 + 0.81) and draft.drafter == 0 and not draft.trial
+    assert draft.gain == pytest.approx(0.9 + 0.81 - 2 * 0.8, abs=0.02)
 
 
 @pytest.mark.parametrize("lengths", [(1, 4, 8), (2,)])

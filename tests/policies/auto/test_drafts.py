@@ -84,12 +84,12 @@ def test_cascades_are_told_by_their_names() -> None:
 
 def test_a_lookup_takes_over_where_it_is_worth_more_than_the_model() -> None:
     curve, tails = [0.8, 0.6, 0.4], {1: [0.2], 2: [0.9, 0.8, 0.7], 3: [0.1, 0.05]}
-    made, alone = best(curve, 0.1, 0.05, FLAT, tails), Offer(7, curve, 0.1, 0.05, FLAT).best(1.0, LENGTHS)
-    assert made is not None and (made.drafter, made.prefix_length) == (7, alone.length) == (7, 3)
-    assert [one.match for one in made.hand_overs] == [1, 2, 3, 4, 5, 9, 17]
-    assert [one.inside for one in made.hand_overs[:3]] == [False, True, False]
-    assert made.hand_overs[1].tokens >= 3 and made.hand_overs[3] == HandOver(4, 0, False)
-    assert made.gain == pytest.approx(alone.gain + 0.5 * 0.8 * 0.2) and made.length >= alone.length
+    draft, alone = best(curve, 0.1, 0.05, FLAT, tails), Offer(7, curve, 0.1, 0.05, FLAT).best(1.0, LENGTHS)
+    assert draft is not None and (draft.drafter, draft.prefix_length) == (7, alone.length) == (7, 3)
+    assert [one.match for one in draft.hand_overs] == [1, 2, 3, 4, 5, 9, 17]
+    assert [one.inside for one in draft.hand_overs[:3]] == [False, True, False]
+    assert draft.hand_overs[1].tokens >= 3 and draft.hand_overs[3] == HandOver(4, 0, False)
+    assert draft.gain == pytest.approx(alone.gain + 0.5 * 0.8 * 0.2) and draft.length >= alone.length
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (4,), (16,)])
@@ -98,17 +98,17 @@ def test_no_cascade_is_longer_than_what_may_be_tried(lengths: Sequence[int]) -> 
     for most in range(max(1, lengths[0]), 17):
         allowed = [n for n in lengths if n <= most]
         tails = {match: [0.9] * 20 for match in range(1, 8)}
-        made = best([0.9] * 20, 0.0, 0.1, FLAT[: most + 1], tails, lengths=allowed)
-        assert made is None or made.prefix_length <= made.length <= most
-        assert made is not None or most == 1 or lengths != LENGTHS
+        draft = best([0.9] * 20, 0.0, 0.1, FLAT[: most + 1], tails, lengths=allowed)
+        assert draft is None or draft.prefix_length <= draft.length <= most
+        assert draft is not None or most == 1 or lengths != LENGTHS
 
 
 @pytest.mark.parametrize(("right", "adds"), [(0.9, True), (0.3, False)])
 def test_what_is_added_must_pay_for_a_longer_pass(right: float, adds: bool) -> None:
     """It is paid for whether the model's tokens are right or not."""
-    made = best([right], -1.0, 0.0, [0.3 * n for n in range(17)], {2: [0.9, 0.5]})
-    assert (made is not None) is adds
-    assert made is None or made.hand_overs[0] == HandOver(2, 2)
+    draft = best([right], -1.0, 0.0, [0.3 * n for n in range(17)], {2: [0.9, 0.5]})
+    assert (draft is not None) is adds
+    assert draft is None or draft.hand_overs[0] == HandOver(2, 2)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_there_is_no_cascade_where_one_part_is_worth_nothing(
 def test_the_rarer_the_lookup_takes_over_the_less_a_cascade_gains() -> None:
     gains = [-inf]
     for chance in (0.1, 0.5, 0.9):
-        made = best([0.8], 0.0, 0.1, FLAT, {1: [0.9]}, chance=chance)
-        assert made is not None and made.gain > gains[-1]
-        gains.append(made.gain)
+        draft = best([0.8], 0.0, 0.1, FLAT, {1: [0.9]}, chance=chance)
+        assert draft is not None and draft.gain > gains[-1]
+        gains.append(draft.gain)
     assert gains[3] - gains[1] == pytest.approx(0.8 * 0.8 * 0.9)
 
 

@@ -186,8 +186,8 @@ def test_a_model_is_told_apart_by_the_longest_match_of_any_lookup() -> None:
 
 
 def test_a_longest_draft_can_be_named() -> None:
-    made: Any = method("auto?length=5", ["a", "b"]).policy
-    assert made.lengths == (1, 2, 3, 4, 5) and max(arm.length for arm in made.arms) == 5
+    draft: Any = method("auto?length=5", ["a", "b"]).policy
+    assert draft.lengths == (1, 2, 3, 4, 5) and max(arm.length for arm in draft.arms) == 5
     usual: Any = method("auto", ["a"]).policy
     assert usual.lengths == LENGTHS
 
@@ -387,7 +387,7 @@ def test_padded_rows_are_tokens_of_the_pass() -> None:
 def test_rounds_that_read_a_prompt_teach_no_prices() -> None:
     policy = new("a")
     spend(policy, 1, 0.5, seconds=NAN)
-    assert not policy.passes(1).known and policy.rate(1, False) == 0.0
+    assert not policy.passes(1).has_readings and policy.rate(1, False) == 0.0
 
 
 def test_a_size_of_batch_that_was_not_seen_has_the_prices_of_the_nearest_one() -> None:
@@ -541,23 +541,23 @@ def test_a_draft_stops_by_what_its_own_tokens_cost(composite: bool) -> None:
     each = policy.draft_price(0)(1)[1]
     for length in (3, 4, 8, 16):
         extra = policy.passes(1).extra(1, 16)[length] / length
-        made = Candidate(2, 16, 0, 0, 1, prefix_length=length) if composite else Candidate(0, length, 0, 0, 1)
+        draft = Candidate(2, 16, 0, 0, 1, prefix_length=length) if composite else Candidate(0, length, 0, 0, 1)
         assert (extra > 0.02) is (length > 4)
         expected = 0.1 * (each + extra) / policy.acceptance[0].mean
-        assert stop(policy, made) == pytest.approx(min(expected, 0.9))
+        assert stop(policy, draft) == pytest.approx(min(expected, 0.9))
 
 
 def test_in_a_batch_all_requests_share_a_call() -> None:
     alone, many = stops(0.1), stops(0.1, batch=8)
-    made = Candidate(0, 2, 0.0, 0.0, 1.0)
-    assert stop(alone, made) == pytest.approx(0.02) and stop(many, made, batch=8) == pytest.approx(0.02 / 8)
+    draft = Candidate(0, 2, 0.0, 0.0, 1.0)
+    assert stop(alone, draft) == pytest.approx(0.02) and stop(many, draft, batch=8) == pytest.approx(0.02 / 8)
 
 
 def test_where_rows_are_padded_no_request_makes_the_pass_shorter_by_stopping() -> None:
     policy = stops(0.1, batch=8)
-    made = Candidate(0, 8, 0.0, 0.0, 1.0)
-    before, policy.padded = stop(policy, made, batch=8), True
-    assert before > 0.01 and stop(policy, made, batch=8) == pytest.approx(0.02 / 8)
+    draft = Candidate(0, 8, 0.0, 0.0, 1.0)
+    before, policy.padded = stop(policy, draft, batch=8), True
+    assert before > 0.01 and stop(policy, draft, batch=8) == pytest.approx(0.02 / 8)
 
 
 def test_no_stop_rule_ends_what_is_nearly_certain() -> None:
@@ -771,5 +771,5 @@ def test_prices_are_forgotten_for_all_kinds_and_sizes_at_once() -> None:
     policy = taught(0.5)
     policy.pass_prices[size_class(8)].add(8, 0.02)
     policy._forget_prices()
-    assert not any(one.known for one in policy.pass_prices) and policy.pass_prices[0] == PassPrice()
+    assert not any(one.has_readings for one in policy.pass_prices) and policy.pass_prices[0] == PassPrice()
     assert all(one.trial for one in policy.draft_prices) and policy.acceptance[0].seen > 0.0

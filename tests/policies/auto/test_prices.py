@@ -38,12 +38,12 @@ def passes(*readings: tuple[int, float], times: int = 20) -> PassPrice:
 
 def test_before_any_pass_nothing_has_a_price() -> None:
     price = PassPrice()
-    assert not price.known and price(5) == price.usual(5) == 0.0 and price.room(1) == 1
+    assert not price.has_readings and price(5) == price.usual(5) == 0.0 and price.room(1) == 1
 
 
 def test_with_one_size_known_more_tokens_are_free_until_they_are_tried() -> None:
     price = passes((1, 0.010))
-    assert price.known and price(1) == price(9) == pytest.approx(0.010)
+    assert price.has_readings and price(1) == price(9) == pytest.approx(0.010)
 
 
 def test_falling_means_are_pooled() -> None:
@@ -96,7 +96,7 @@ def test_prices_of_more_tokens_follow_the_next_pass() -> None:
 def test_readings_that_are_none_are_left_out(wrong: float) -> None:
     price = PassPrice()
     price.add(1, wrong)
-    assert not price.known
+    assert not price.has_readings
 
 
 def test_an_interruption_moves_a_price_little() -> None:

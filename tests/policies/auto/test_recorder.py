@@ -58,16 +58,16 @@ def test_a_model_that_does_not_play_is_graded_on_each_token_once_and_calibrated(
 
 
 def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[list[Window]] = []
+    windows_of_rounds: list[list[Window]] = []
     follow = AutoRecorder._follow
 
     def keep(self: AutoRecorder, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
-        found.append(follow(self, seen, notes, graders))
-        return found[-1]
+        windows_of_rounds.append(follow(self, seen, notes, graders))
+        return windows_of_rounds[-1]
 
     monkeypatch.setattr(AutoRecorder, "_follow", keep)
     _, loop, rounds = World(monkeypatch, EASY, Prices(), {}, ("a", "b")).run("auto", texts=3, tokens=40)
-    ends = [windows for windows, round in zip(found, rounds, strict=True) if round.done]
+    ends = [windows for windows, round in zip(windows_of_rounds, rounds, strict=True) if round.done]
     assert len(ends) == 3 and any(all(x == 1.0 for x in w.accepts) for windows in ends for w in windows)
     assert not loop.recorder.texts  # type: ignore[attr-defined]
 
@@ -78,32 +78,32 @@ def test_every_result_names_the_last_token_before_its_draft(
 ) -> None:
     """Of models that draft or are graded and of lookups that draft or do not, whenever it is decided."""
     before: dict[int, Counter[int]] = {}
-    found: dict[tuple[int, int], Counter[int]] = {}
+    windows_of_rounds: dict[tuple[int, int], Counter[int]] = {}
     context, learn = RequestRound.context, AutoPolicy.learn
 
     def here(self: RequestRound, hints: Mapping[str, float], batch_size: int) -> Context:
-        made = context(self, hints, batch_size)
-        assert made.token == self.request.tokens[-1]
-        before.setdefault(made.request, Counter())[made.token] += 1
-        return made
+        auto = context(self, hints, batch_size)
+        assert auto.token == self.request.tokens[-1]
+        before.setdefault(auto.request, Counter())[auto.token] += 1
+        return auto
 
     def keep(self: AutoPolicy, feedback: Feedback) -> None:
         for window in feedback.windows:
-            found.setdefault((feedback.request, window.drafter), Counter())[window.token] += 1
+            windows_of_rounds.setdefault((feedback.request, window.drafter), Counter())[window.token] += 1
         learn(self, feedback)
 
     monkeypatch.setattr(RequestRound, "context", here)
     monkeypatch.setattr(AutoPolicy, "learn", keep)
     world = World(monkeypatch, EASY, Prices(), {"good": EASY, "dear": table(5, 3.0)}, ("a", "b"))
     world.run("auto?share=0.5", texts=4, batch=batch)
-    assert {drafter for _, drafter in found} == {0, 1, 2, 3}
-    for (request, _), tokens in found.items():
+    assert {drafter for _, drafter in windows_of_rounds} == {0, 1, 2, 3}
+    for (request, _), tokens in windows_of_rounds.items():
         assert tokens <= before[request] and -1 not in tokens
 
 
 def test_a_new_model_is_graded_after_the_first_round_and_then_plays(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = method("auto", ["good"])
-    rounds = Stage(monkeypatch, {"good": always(0.9)}, texts=1).run(made)[2]
+    auto = method("auto", ["good"])
+    rounds = Stage(monkeypatch, {"good": always(0.9)}, texts=1).run(auto)[2]
     assert rounds[0].arm.length == 0 and rounds[0].seconds.grade > 0.0
     assert all(r.arm.drafter == "good" for r in rounds[1:6])
     graded = [r for r in rounds[:-1] if r.seconds.grade]
@@ -113,10 +113,10 @@ def test_a_new_model_is_graded_after_the_first_round_and_then_plays(monkeypatch:
 def test_the_first_grading_of_a_single_text_is_no_part_of_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads 1,000 tokens, in 20 ms. In a batch it counts."""
     for batch in (1, 4):
-        made = method("auto", ["bad"])
-        assert isinstance(made.recorder, AutoRecorder)
-        Stage(monkeypatch, {"bad": always(0.0)}, texts=batch, tokens=8, prompt=1000).run(made, batch=batch)
-        seconds, counted = made.recorder.first, made.recorder.grading
+        auto = method("auto", ["bad"])
+        assert isinstance(auto.recorder, AutoRecorder)
+        Stage(monkeypatch, {"bad": always(0.0)}, texts=batch, tokens=8, prompt=1000).run(auto, batch=batch)
+        seconds, counted = auto.recorder.first, auto.recorder.grading
         assert 0.02 < seconds < 0.03, "of the shortest text alone"
         assert counted >= seconds if batch > 1 else counted < seconds
 
@@ -133,11 +133,11 @@ def test_a_new_model_of_a_batch_is_graded_on_what_takes_least(
         return grade(self, jobs)
 
     monkeypatch.setattr(script.Model, "grade", spy)
-    made = method("auto", ["bad"])
+    auto = method("auto", ["bad"])
     stage = Stage(monkeypatch, {"bad": always(0.0)}, texts=8, tokens=80, prompt=1000)
-    rounds = stage.run(made, batch=8)[2]
+    rounds = stage.run(auto, batch=8)[2]
     assert all(jobs == graded[0] for jobs in graded) and len(graded[0]) == 1 and len(graded) >= 2
-    assert isinstance(made.policy, AutoPolicy) and made.policy.acceptance[0].seen > 4.0
+    assert isinstance(auto.policy, AutoPolicy) and auto.policy.acceptance[0].seen > 4.0
     drafted = {r.request for r in rounds if r.arm.length}
     assert drafted <= set(graded[0]), "no other text is read for the first drafts"
 
@@ -170,18 +170,18 @@ def test_an_expensive_grading_makes_nothing_more_known_of_a_new_model() -> None:
 def test_rounds_that_are_left_out_are_not_looked_at_and_decide_drafts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = method("auto", ["bad"])
-    assert isinstance(made.recorder, AutoRecorder)
+    auto = method("auto", ["bad"])
+    assert isinstance(auto.recorder, AutoRecorder)
     stage = Stage(monkeypatch, {"bad": always(0.0)}, texts=8, tokens=400)
-    rounds = stage.run(made, batch=8)[2]
-    assert len(rounds) == 8 * 400 and made.recorder.rounds < 200, "it looks at some rounds only"
+    rounds = stage.run(auto, batch=8)[2]
+    assert len(rounds) == 8 * 400 and auto.recorder.rounds < 200, "it looks at some rounds only"
     notes = GradingState(3, end=3, rounds=[(3, [0], -1)], waiting={0: 9})
     notes.pending = [PendingDraft(0, 2, (1, 2, 9), 3), PendingDraft(1, 2, (1, 2, 3, 4), 4)]
-    assert notes.begin(5, 6, [0, 0, 0, 1, 2, 3]) == []
+    assert notes.begin(5, [0, 0, 0, 1, 2, 3]) == []
     assert [draft.right for draft in notes.pending] == [2, 2] and not notes.rounds and not notes.waiting
     assert (notes.start, notes.at, notes.end) == (5, 5, 6)
     assert notes.settle([3]) == [Window(0, 2, (1.0, 1.0, 0.0))]
-    assert notes.begin(6, 7, [0, 0, 0, 1, 2, 3, 4]) == [] and notes.start == 5, "nothing was left out"
+    assert notes.begin(6, [0, 0, 0, 1, 2, 3, 4]) == [] and notes.start == 5, "nothing was left out"
 
 
 def record(policy: AutoPolicy, arm: str, outcome: Outcome, tokens: Sequence[int]) -> RoundRecord:
@@ -228,16 +228,16 @@ def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between()
 
 def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RoundRecord, int, Sequence[Window]]]:
     """Every round that the recorder follows, where it began, and its windows."""
-    found: list[tuple[RoundRecord, int, Sequence[Window]]] = []
+    windows_of_rounds: list[tuple[RoundRecord, int, Sequence[Window]]] = []
     follow = AutoRecorder._follow
 
     def keep(self: AutoRecorder, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
         windows = follow(self, seen, notes, graders)
-        found.append((seen, notes.at, tuple(windows)))
+        windows_of_rounds.append((seen, notes.at, tuple(windows)))
         return windows
 
     monkeypatch.setattr(AutoRecorder, "_follow", keep)
-    return found
+    return windows_of_rounds
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.6, 1.0])
@@ -245,11 +245,11 @@ def test_a_draft_that_the_end_of_its_text_cut_short_counts_as_far_as_it_went(
     monkeypatch: pytest.MonkeyPatch, chance: float
 ) -> None:
     """It needs no grading either: a model that plays in every round is graded once, at first."""
-    found = followed(monkeypatch)
+    windows_of_rounds = followed(monkeypatch)
     stage = Stage(monkeypatch, {"model": always(chance)}, texts=12, tokens=23)
     _, _, rounds = stage.run("auto")
     cut = 0
-    for seen, start, windows in found:
+    for seen, start, windows in windows_of_rounds:
         if not (drafted := seen.draft.tokens):
             continue
         text = stage._texts()[seen.request.tokens[0]]
@@ -266,11 +266,11 @@ def test_a_draft_that_the_end_of_its_text_cut_short_counts_as_far_as_it_went(
 def test_a_tree_that_the_end_of_its_text_cut_short_is_not_taken_for_wrong(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = followed(monkeypatch)
+    windows_of_rounds = followed(monkeypatch)
     stage = Stage(monkeypatch, {"tree": always(1.0)}, widths={"tree": 3}, texts=8, tokens=23)
     stage.run("auto")
-    assert sum(seen.outcome.censored and bool(windows) for seen, _, windows in found) >= 4
-    assert all(set(window.accepts) <= {1.0} for _, _, windows in found for window in windows)
+    assert sum(seen.outcome.censored and bool(windows) for seen, _, windows in windows_of_rounds) >= 4
+    assert all(set(window.accepts) <= {1.0} for _, _, windows in windows_of_rounds for window in windows)
 
 
 def test_what_a_text_that_ended_inside_a_draft_did_not_reach_was_not_rejected() -> None:

@@ -59,8 +59,7 @@ SPANS = {"good": lambda text, at, rng: 0.95 if (at // 25 + text) % 4 == 0 else 0
 def test_where_rows_are_padded_the_width_is_chosen_for_all_of_them(
     monkeypatch: pytest.MonkeyPatch, models: dict[str, Right], token: float, lengths: Sequence[int]
 ) -> None:
-    """A pass takes the time of its longest row for all 16: who drafts alone pays for the others, too. None is
-    half as long again as a plain one, which drafts of 2 tokens would make it where tokens are dear."""
+    """A pass takes the time of its longest row for all 16: who drafts alone pays for the others, too."""
     prices = Prices(target=lambda tokens: 18e-3 + token * tokens, token=0.2e-3)
     stage = Stage(monkeypatch, models, prices, texts=64, padded=True)
     stage.run("auto", batch=16)

@@ -28,17 +28,17 @@ CYCLE = np.roll(np.eye(4), 1, axis=1)  # each token is followed by the next one
 
 
 def policy_without(part: str, *drafters: str) -> Without:
-    made = without(part, drafters).policy
-    assert isinstance(made, Without)
-    return made
+    variant = without(part, drafters).policy
+    assert isinstance(variant, Without)
+    return variant
 
 
 def played(
-    monkeypatch: pytest.MonkeyPatch, made: Method, prices: Prices, prompt: int
+    monkeypatch: pytest.MonkeyPatch, variant: Method, prices: Prices, prompt: int
 ) -> list[tuple[Arm, int, float]]:
     models = {"near": lambda text, at, rng: 0.9 - 0.6 * (text % 2), "far": always(0.1)}
     stage = Stage(monkeypatch, models, prices, texts=8, tokens=80, prompt=prompt)
-    rounds = stage.run(made)[2]
+    rounds = stage.run(variant)[2]
     return [(r.arm, r.drafted, r.decision.stops[0].threshold) for r in rounds]
 
 
@@ -71,8 +71,8 @@ def test_nothing_is_left_out_for_an_empty_name_and_no_other_part_is_known(
 
 def test_drafts_have_at_most_the_length_that_is_asked_for() -> None:
     for part, lengths in (("", (1, 2, 3, 4, 5)), ("length", (5,))):
-        made = without(part, ["near"], length=5).policy
-        assert isinstance(made, AutoPolicy) and made.lengths == lengths
+        variant = without(part, ["near"], length=5).policy
+        assert isinstance(variant, AutoPolicy) and variant.lengths == lengths
 
 
 @pytest.mark.parametrize(("part", "each"), [("costs", FLAT), ("price", 0.0)])
@@ -101,11 +101,12 @@ def test_without_their_guesses_lookups_are_known_by_their_own_drafts_alone(
     monkeypatch.setattr(DrafterPool, "guess", spy)
     for part in ("", "lookups"):
         asked.clear()
-        made, drafters = without(part, ["a", "b"]), {"a": NgramDrafter(max=2), "b": NgramDrafter(max=3)}
-        loop = Loop(SimTarget(markov(CYCLE), len(CYCLE)), drafters, made.policy, made.recorder)
+        variant, drafters = without(part, ["a", "b"]), {"a": NgramDrafter(max=2), "b": NgramDrafter(max=3)}
+        loop = Loop(SimTarget(markov(CYCLE), len(CYCLE)), drafters, variant.policy, variant.recorder)
         rounds = list(loop.run([[0, 1, 2, 3] * 2], Sampling(max_new_tokens=60)))
         assert bool(asked) is (part == "")
-        assert isinstance(made.policy, Without) and sum(one.seen for one in made.policy.acceptance) > 0.0
+        assert isinstance(variant.policy, Without)
+        assert sum(one.seen for one in variant.policy.acceptance) > 0.0
         assert any(round.drafted for round in rounds)
 
 

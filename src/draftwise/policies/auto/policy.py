@@ -115,9 +115,10 @@ class AutoPolicy:
     def passes(self, batch: int) -> PassPrice:
         """Return the prices of passes of this batch, or of the nearest size of batch that is known."""
         at, first = self._place(batch), self.kind * len(BATCH_SIZES)
-        if not self.pass_prices[at].known:
-            known = [k for k in range(first, first + len(BATCH_SIZES)) if self.pass_prices[k].known]
-            at = min(known, key=lambda k: abs(k - at), default=at)
+        if not self.pass_prices[at].has_readings:
+            sizes = range(first, first + len(BATCH_SIZES))
+            priced = [k for k in sizes if self.pass_prices[k].has_readings]
+            at = min(priced, key=lambda k: abs(k - at), default=at)
         return self.pass_prices[at]
 
     def draft_price(self, i: int) -> DraftPrice:
@@ -318,7 +319,7 @@ class AutoPolicy:
 
         Seconds are NaN where the pass also read a prompt.
         """
-        n, kind = cost.requests, _kind(cost.kind)
+        n, kind = cost.requests, pass_kind(cost.kind)
         if kind != self.kind:
             self.kind, self.owed = kind, 0.0
         if n > 1:
@@ -332,13 +333,13 @@ class AutoPolicy:
         passes = self.pass_prices[self._place(n)]
         self._check(target, passes.usual(tokens))
         if cost.again and tokens <= n:  # the draft before it owes what it read again
-            self.owed += max(0.0, target - passes(n)) if passes.known else 0.0
+            self.owed += max(0.0, target - passes(n)) if passes.has_readings else 0.0
         else:
             passes.add(tokens, target + (self.owed if tokens > n else 0.0), doubts=n == 1 or self.padded)
             self.owed = 0.0 if tokens > n else self.owed
         for request, (one, new) in rounds.items():
             text = self.texts.get(request)
-            self.rates[self._place(n)].add(text is not None and text.matched, new, one, n)
+            self.rates[self._place(n)].add(text is not None and text.matched, new, max(0.0, one), n)
         if (tokens > n or cost.again) and not self.trial:
             self.guards[kind].add(whole + reading, sum(new for _, new in rounds.values()) * passes(n) / n)
 
@@ -405,7 +406,7 @@ def _matches(skill: Acceptance) -> dict[str, tuple[float, float]]:
     return {label: (tested, accepted) for label, tested, accepted in rows if tested}
 
 
-def _kind(word: str) -> int:
+def pass_kind(word: str) -> int:
     """Return the kind of a pass; what follows a colon is its width, which prices know by tokens."""
     name = word.partition(":")[0] or KINDS[0]
     return KINDS.index(name) if name in KINDS else len(KINDS) - 1

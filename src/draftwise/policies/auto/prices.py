@@ -42,9 +42,7 @@ class PassPrice:
     means: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
     counts: list[float] = field(default_factory=list, metadata=learned(adds))
     tokens: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
-    seen: list[float] = field(
-        default_factory=list
-    )  # the pass in which a size was last seen; below 0: ignored
+    seen: list[float] = field(default_factory=list)  # the pass that last had a size; below 0: ignored
     passes: float = 0.0
     doubts: bool = True
     sizes: list[float] = field(default_factory=list)
@@ -56,7 +54,7 @@ class PassPrice:
             values += [0.0] * (len(KNOTS) - len(values))
 
     @property
-    def known(self) -> bool:
+    def has_readings(self) -> bool:
         """Whether any pass was seen."""
         return any(self.counts)
 
@@ -74,7 +72,7 @@ class PassPrice:
         if count:
             seconds = _within(seconds, mean)
             count *= self._fresh(at)
-        elif self.known:
+        elif self.has_readings:
             if not self.seen[at] and seconds > COLD * self(tokens):
                 self.seen[at] = -1.0
                 return
@@ -215,7 +213,7 @@ class DraftPrice:
 
     def add(self, longest: int, unread: int, seconds: float, batch: int, calls: int) -> None:
         """Learn one call for so many requests, which first read `unread` tokens of their texts."""
-        line, known = self.calls[size_class(batch)], not self.trial
+        line, is_priced = self.calls[size_class(batch)], not self.trial
         behind = unread > 16 * calls + 4 * longest  # most of its time may be reading
         if not (line.readings or self.untimed or any(one.readings for one in self.calls)):
             self.untimed = 1
@@ -224,7 +222,7 @@ class DraftPrice:
         elif not behind:
             line.add(max(1, longest), max(0.0, seconds - self.reading.each * unread))
         self.idle = 0.0
-        if known:
+        if is_priced:
             self.wait = WAITS[0]
 
     def read(self, tokens: int, seconds: float) -> None:
@@ -243,8 +241,8 @@ class DraftPrice:
         """Return seconds of a call: its start, and per token of its longest draft; NaN before any call."""
         at = size_class(batch)
         if not self.calls[at].readings:
-            known = [k for k, call in enumerate(self.calls) if call.readings]
-            at = min(known, key=lambda k: abs(k - at), default=-1)
+            timed = [k for k, call in enumerate(self.calls) if call.readings]
+            at = min(timed, key=lambda k: abs(k - at), default=-1)
         line = self.calls[at]
         return (line.start, line.each * self.width) if line.readings else (nan, nan)
 

@@ -12,7 +12,7 @@ from ...core.request import Request
 from ...core.roles import GradeJob, Graders, RoundRecord
 from .chances import match_length
 from .drafts import TAKEN
-from .policy import AutoPolicy, _kind
+from .policy import AutoPolicy, pass_kind
 from .prices import Line
 
 SHARE = 0.005  # of the total time, for lookups that do not play, and as much for models
@@ -24,13 +24,13 @@ FIRST_SHARE = 0.02  # of the total time, for the first gradings, where they take
 class PendingDraft:
     """A lookup's draft that is compared with the text as it is written: `right` tokens are the text's so far.
 
-    It had at most `asked` tokens and began after `token`.
+    It had at most `limit` tokens and began after `token`.
     """
 
     drafter: int
     context: int
     tokens: tuple[int, ...]
-    asked: int
+    limit: int
     token: int = -1
     right: int = 0
 
@@ -43,13 +43,12 @@ class PendingDraft:
                 return self._window(missed=True)
             self.right += 1
         if self.right == len(self.tokens):
-            return self._window(missed=self.right < self.asked)  # it had no more tokens to offer
+            return self._window(missed=self.right < self.limit)  # it had no more tokens to offer
         return self._window(missed=False) if done else None
 
     def _window(self, *, missed: bool) -> Window:
-        return Window(
-            self.drafter, self.context, (1.0,) * self.right + ((0.0,) if missed else ()), self.token
-        )
+        accepts = (1.0,) * self.right + ((0.0,) if missed else ())
+        return Window(self.drafter, self.context, accepts, self.token)
 
 
 @dataclass(slots=True)
@@ -76,13 +75,13 @@ class GradingState:
     graded: dict[int, int] = field(default_factory=dict)
     waiting: dict[int, int] = field(default_factory=dict)
 
-    def begin(self, start: int, end: int, text: Sequence[int]) -> list[Window]:
+    def begin(self, start: int, text: Sequence[int]) -> list[Window]:
         """Begin a round; tokens of rounds left out decide drafts, and no model is graded on them."""
         windows = []
         if self.end and start > self.end:
             windows = self.settle(text[self.end : start])
             self.start, self.rounds, self.probs, self.waiting = start, [], [], {}
-        self.at, self.end = start, end
+        self.at, self.end = start, len(text)
         return windows
 
     def settle(self, new: Sequence[int], *, done: bool = False) -> list[Window]:
@@ -135,12 +134,7 @@ class AutoRecorder:
             self._meet(graders)
         self.rounds += 1
         pairs = [(seen, self._state(seen)) for seen in batch]
-        windows = [
-            state.begin(
-                len(seen.request.tokens) - len(seen.tokens), len(seen.request.tokens), seen.request.tokens
-            )
-            for seen, state in pairs
-        ]
+        windows = [state.begin(_start(seen), seen.request.tokens) for seen, state in pairs]
         self._spent(pairs)
         for (seen, state), mine in zip(pairs, windows, strict=True):
             mine += self._follow(seen, state, graders)
@@ -174,7 +168,7 @@ class AutoRecorder:
     def _state(self, seen: RoundRecord) -> GradingState:
         state = self.texts.get(seen.request.id)
         if state is None:
-            state = self.texts[seen.request.id] = GradingState(len(seen.request.tokens) - len(seen.tokens))
+            state = self.texts[seen.request.id] = GradingState(_start(seen))
         return state
 
     # -- seconds -------------------------------------------------------------------------------------
@@ -187,18 +181,18 @@ class AutoRecorder:
             outcome = seen.outcome
             arm = policy.arms[outcome.arm]
             if arm.length and outcome.cost:
-                i, drafted, asked = policy.drafters.index(arm.drafter), outcome.drafted, outcome.asked or 1
+                i, drafted, limit = policy.drafters.index(arm.drafter), outcome.drafted, outcome.asked or 1
                 if i in policy.cascades:  # what its second part adds takes no time
                     i, drafted = policy.cascades[i], outcome.prefix_length
-                    asked = drafted or 1
-                calls.setdefault(i, []).append((seen, state, drafted, asked))
+                    limit = drafted or 1
+                calls.setdefault(i, []).append((seen, state, drafted, limit))
         for i, mine in calls.items():
             cost = mine[0][0].outcome.cost
-            policy.drafter_kinds[i] = _kind(cost.drafter_kind) if cost else 0
+            policy.drafter_kinds[i] = pass_kind(cost.drafter_kind) if cost else 0
             price = policy.draft_price(i)
-            for _, _, drafted, asked in mine:
+            for _, _, drafted, limit in mine:
                 share = 0.1 if price.width > 1.0 else 1.0  # the first tree shows that the drafter makes trees
-                price.width += share * (max(1.0, drafted / asked) - price.width)
+                price.width += share * (max(1.0, drafted / limit) - price.width)
             unread = 0
             if i not in self.lookups:
                 unread = sum(state.at - self._read(seen, i) for seen, state, _, _ in mine)
@@ -211,13 +205,9 @@ class AutoRecorder:
         cost = pairs[0][0].outcome.cost
         if cost is None:
             return
-        seconds_of = {
-            seen.request.id: (max(0.0, seen.outcome.seconds - reading / len(pairs)), len(seen.tokens))
-            if isfinite(seen.outcome.seconds)
-            else (seen.outcome.seconds, len(seen.tokens))
-            for seen, _ in pairs
-        }
-        policy.spent(cost, seconds_of, reading)
+        part = reading / len(pairs)
+        rounds = {seen.request.id: (seen.outcome.seconds - part, len(seen.tokens)) for seen, _ in pairs}
+        policy.spent(cost, rounds, reading)
         if isfinite(total := sum(seen.outcome.seconds for seen, _ in pairs)):
             self.total += total
 
@@ -226,13 +216,9 @@ class AutoRecorder:
     def _follow(self, seen: RoundRecord, state: GradingState, graders: Graders) -> list[Window]:
         """Return the drafts that this round's tokens decide."""
         request, policy, outcome = seen.request, self.policy, seen.outcome
-        contexts, arm, windows, player = (
-            policy.texts[request.id].contexts,
-            policy.arms[seen.decision.arm],
-            [],
-            -1,
-        )
-        last = request.tokens[state.at - 1]
+        contexts, arm = policy.texts[request.id].contexts, policy.arms[seen.decision.arm]
+        windows, player, last = list[Window](), -1, request.tokens[state.at - 1]
+        limit = _decided(seen) if outcome.censored else outcome.asked  # the room for it or the text ended
         played = arm.length and (outcome.drafted or not outcome.censored)  # else it could not draft
         if played:
             player = policy.drafters.index(arm.drafter)
@@ -240,12 +226,10 @@ class AutoRecorder:
                 windows = self._parts(player, seen, state)
                 player = policy.cascades[player] if outcome.prefix_length else -1
             elif player in self.lookups:
-                asked = _decided(seen) if outcome.censored else outcome.asked  # the room or the text ended
-                state.pending.append(PendingDraft(player, contexts[player], seen.draft.tokens, asked, last))
+                state.pending.append(PendingDraft(player, contexts[player], seen.draft.tokens, limit, last))
             else:
                 policy.texts[request.id].read[player] = state.at
-                asked = _decided(seen) if outcome.censored else outcome.asked
-                missed = outcome.accepted < min(outcome.drafted, asked)  # a tree has more nodes than depths
+                missed = outcome.accepted < min(outcome.drafted, limit)  # a tree has more nodes than depths
                 accepts = (1.0,) * outcome.accepted + ((0.0,) if missed else ())
                 windows.append(Window(player, contexts[player], accepts, last))
         for i in self.lookups:
@@ -262,27 +246,22 @@ class AutoRecorder:
                 if i != player:
                     state.waiting[i] = state.waiting.get(i, 0) + len(seen.tokens)
             if not request.sampling.greedy:
-                state.probs += [
-                    seen.scores.chance(n, t) for n, t in zip(seen.nodes, seen.tokens, strict=True)
-                ]
+                places = zip(seen.nodes, seen.tokens, strict=True)
+                state.probs += [seen.scores.chance(node, token) for node, token in places]
         return windows + state.settle(seen.tokens, done=request.done)
 
     def _parts(self, i: int, seen: RoundRecord, state: GradingState) -> list[Window]:
         """Return the results of both parts of a composite draft, and whether there was a second."""
-        outcome, first, contexts = (
-            seen.outcome,
-            self.policy.cascades[i],
-            self.policy.texts[seen.request.id].contexts,
-        )
+        outcome, first, text = seen.outcome, self.policy.cascades[i], self.policy.texts[seen.request.id]
         length, right = outcome.prefix_length, outcome.accepted
         if not length:
             return []
-        self.policy.texts[seen.request.id].read[first] = state.at
+        text.read[first] = state.at
         decided = _decided(seen) if outcome.censored else outcome.drafted
         begin = (1.0,) * min(right, length) + ((0.0,) if right < length else ())
         match = match_length(outcome.match)
         windows = [
-            Window(first, contexts[first], begin, seen.request.tokens[state.at - 1]),
+            Window(first, text.contexts[first], begin, seen.request.tokens[state.at - 1]),
             Window(i, TAKEN, (float(match > TAKEN),)),
         ]
         if right >= length:  # the second part is known once all of the first is right
@@ -393,6 +372,11 @@ def _windows(
                     break
             windows.append(Window(i, contexts[i], tuple(accepts), text[at - 1]))
     return windows
+
+
+def _start(seen: RoundRecord) -> int:
+    """Return the length of the text before this round."""
+    return len(seen.request.tokens) - len(seen.tokens)
 
 
 def _decided(seen: RoundRecord) -> int:
