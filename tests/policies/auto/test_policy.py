@@ -541,7 +541,8 @@ def test_a_draft_stops_by_what_its_own_tokens_cost(composite: bool) -> None:
     each = policy.draft_price(0)(1)[1]
     for length in (3, 4, 8, 16):
         extra = policy.passes(1).extra(1, 16)[length] / length
-        draft = Candidate(2, 16, 0, 0, 1, prefix_length=length) if composite else Candidate(0, length, 0, 0, 1)
+        lengths = (16, length) if composite else (length, 0)
+        draft = Candidate(2 * composite, lengths[0], 0, 0, 1, prefix_length=lengths[1])
         assert (extra > 0.02) is (length > 4)
         expected = 0.1 * (each + extra) / policy.acceptance[0].mean
         assert stop(policy, draft) == pytest.approx(min(expected, 0.9))

@@ -40,7 +40,7 @@ def best_fixed(stage: Stage, name: str, batch: int, lengths: Sequence[int]) -> f
 # -- the best fixed arm --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("batch", "share"), [(1, 1.0), (8, 0.97), (32, 0.98)])
+@pytest.mark.parametrize(("batch", "share"), [(1, 1.0), (8, 0.97), (32, 0.99)])
 def test_nearly_as_fast_as_the_best_fixed_length_at_every_batch(
     monkeypatch: pytest.MonkeyPatch, batch: int, share: float
 ) -> None:
