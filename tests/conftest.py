@@ -22,6 +22,7 @@ os.environ.setdefault("HF_HOME", str(_CACHE / "huggingface"))
 os.environ.setdefault("MPLCONFIGDIR", str(_CACHE / "matplotlib"))
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="draftwise-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+os.environ["DRAFTWISE_STATE"] = "off"  # what one test has taught must not change what another one sees
 os.environ["DRAFTWISE_COMPILE"] = "off"  # in the background it would take minutes; its own tests ask for it
 
 gc.disable()  # a fifth of the time in which tests are collected: nothing that is imported is garbage

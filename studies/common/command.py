@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
@@ -23,7 +24,11 @@ def command(about: str | None, page: str) -> ArgumentParser:
 
 
 def start(main: Callable[[], int | None]) -> NoReturn:
-    """Start a study; an error that the user can fix is printed as one line."""
+    """Start a study; an error that the user can fix is printed as one line.
+
+    What earlier runs have taught on this machine is not used.
+    """
+    os.environ.setdefault("DRAFTWISE_STATE", "off")
     try:
         sys.exit(main())
     except UserError as error:

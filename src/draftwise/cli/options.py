@@ -170,9 +170,14 @@ class ModelOptions:
         ),
     ] = None
     state: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Save what the policy learns to this file, and start from it.", **MODELS),
-    ] = None
+        str,
+        Option(
+            metavar="FILE|auto|off",
+            help="Save what the policy learns to this file, and start from it. auto: for the policy auto, "
+            "one in the user's cache; off: nothing is kept.",
+            **MODELS,
+        ),
+    ] = "auto"
     dtype: Dtype = "auto"
     device: Device = "auto"
     compile: Compile = "auto"

@@ -118,6 +118,7 @@ def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -
     """The command that serves the same target with vLLM: same drafters, policy and state file."""
     from draftwise import vllm_config
     from draftwise.models.load import locate
+    from draftwise.state.cached import AUTO, OFF
 
     target = str(locate(models.target)) if models.target.startswith("zoo:") else models.target
     words = ["vllm", "serve", target, "--host", address.host, "--port", str(address.port)]
@@ -127,7 +128,8 @@ def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -
     if models.dtype != "auto":
         words += ["--dtype", models.dtype]
     drafters, policy = models.drafter_names, models.policy or ""
-    config = vllm_config(drafters=drafters, policy=policy, state=models.state)
+    state = None if models.state in (AUTO, OFF) else models.state
+    config = vllm_config(drafters=drafters, policy=policy, state=state)
     return shlex.join([*words, "--speculative-config", json.dumps(config)])
 
 

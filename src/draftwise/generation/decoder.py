@@ -6,10 +6,9 @@ from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
-from pathlib import Path
 from random import Random, SystemRandom
-from types import NoneType
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from ..core.loop import Loop
 from ..core.request import Request
@@ -27,7 +26,8 @@ from ..specs import (
     parse_policy,
     parse_target,
 )
-from ..state.file import StateFile, usable
+from ..state.cached import AUTO, check_state, open_state
+from ..state.file import StateFile
 from .output import Output, Writer
 from .processors import own_processors, reusable
 from .prompts import Prompt, encode
@@ -41,8 +41,8 @@ class Decoder:
     """Generates a target model's own text faster, with several drafters and a policy that chooses among them.
 
     Greedy text is token-identical to the target's own; sampled text has the target's exact distribution. With
-    a `state` file the policy starts from what it learned before, and saves after every finished text;
-    `state.save()` saves at any time. Any thread may call: calls take turns, one round each. Each call decodes
+    a `state` the policy starts from what it learned before, and saves after finished texts; `state.save()`
+    saves at any time. Any thread may call: calls take turns, one round each. Each call decodes
     only its own texts, so a stream that is not read makes no progress. `last` is the newest text of any
     thread.
     """
@@ -67,6 +67,7 @@ class Decoder:
         self.state = state
         if state is not None:
             state.load()
+            finalize(self, state.close)
 
     @classmethod
     def from_pretrained(
@@ -84,7 +85,7 @@ class Decoder:
         compile: str = "auto",
         probe: bool = True,
         seed: int | None = None,
-        state: str | Path | None = None,
+        state: str | PathLike[str] | None = AUTO,
         prefix_cache: float = 0,
     ) -> Decoder:
         """Load a target, its tokenizer and its drafters; models may be names or loaded objects.
@@ -99,7 +100,8 @@ class Decoder:
         `draftwise.models.compiled`): "auto" in the background where a run is long enough, and from the start
         once a graph is on disk; "kept" only then; "on" before anything else; "off" never. `probe` reads a few
         made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is a file
-        for what the policy learns; a file for other models or arms is left unchanged, with a warning. `seed`
+        for what the policy learns; a file for other models or arms is left unchanged, with a warning; "auto"
+        is one in the user's cache, for the policy `auto` alone, and "off" or None keeps nothing. `seed`
         is for the policy's choices and for texts without a seed; a new one by default. `prefix_cache` is the
         memory in MiB for what was read of texts that have ended. The target's own settings apply unless a
         call overrides them.
@@ -136,7 +138,7 @@ class Decoder:
         *,
         tokenizer: Any = None,
         seed: int | None = None,
-        state: str | Path | None = None,
+        state: str | PathLike[str] | None = None,
         prefix_cache: float = 0,
     ) -> Decoder:
         """Load what was parsed before, as `from_pretrained` does.
@@ -152,18 +154,14 @@ class Decoder:
         check_drafters(drafters)
         policy = policy or parse_policy(default(spec.text for spec in drafters))
         method(policy, [spec.text for spec in drafters])  # its options are refused before minutes of loading
-        if not isinstance(state, (str, PathLike, NoneType)):
-            raise UserError(f"state={state!r}: give the name of a file")
-        path = None if state is None else usable(state)
+        check_state(state)
         THREADS.adapt()
         with start():
             built, model, tokenizer = build_target(target, tokenizer)
             made = assemble(drafters, policy, built, tokenizer, target.text)
         keep_prefixes([built, *made.team.values()], prefix_cache)
-        file = None
-        if path is not None:
-            chosen = made.method.policy
-            file = StateFile.of(path, chosen, name=made.policy.text, target=target, drafters=made.drafters)
+        names: dict[str, Any] = {"name": made.policy.text, "target": target, "drafters": made.drafters}
+        file = open_state(state, made.method.policy, **names, load=target.load)
         everyone, ends = complete(made.team, made.method), eos_ids(model, tokenizer)
         own = own_settings(getattr(model, "generation_config", None), level=4)
         release()  # another thread may run what this one has loaded

@@ -30,10 +30,15 @@ Result = TypeVar("Result")
 MOST = 512  # verdicts kept per file, the latest
 
 
-def place(kind: str) -> Path:
-    """The file of one kind of verdicts, in the system's cache folder."""
+def folder() -> Path:
+    """Return our folder in the system's cache folder."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "draftwise" / f"{kind}.json"
+    return Path(root) / "draftwise"
+
+
+def place(kind: str) -> Path:
+    """The file of one kind of verdicts."""
+    return folder() / f"{kind}.json"
 
 
 def load(kind: str, key: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from math import isfinite
 from types import UnionType
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -101,7 +102,8 @@ def _holds_dataclass(value: Any) -> bool:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        return any(map(_holds_dataclass, value))
+        is_numeric = bool(value) and type(value[0]) in (float, int)  # all items have one type
+        return not is_numeric and any(map(_holds_dataclass, value))
     return is_dataclass(value) and not isinstance(value, type)
 
 
@@ -113,7 +115,8 @@ def _encode(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
-        return [_encode(item) for item in value]
+        plain = all(type(item) is float and isfinite(item) for item in value)
+        return list(value) if plain else [_encode(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): _encode(item) for key, item in value.items()}
     raise TypeError(f"{value!r:.60} is learned, and no number: it cannot be saved")
@@ -122,7 +125,8 @@ def _encode(value: Any) -> Any:
 def _fit(node: Any, blank: Mapping[str, Any], saved: Any, where: str) -> Iterator[Assignment]:
     if not isinstance(saved, dict) or saved.keys() != blank.keys():
         _refuse(where, f"has not the fields {', '.join(blank)}")
-    hints = _hints(type(node)) if is_dataclass(node) else {}
+    kind: Any = type(node)
+    hints = _hints(kind) if is_dataclass(node) else {}
     for name in _numbers(node):
         yield node, name, _decode(saved[name], blank[name], hints[name], f"{where}.{name}")
     for name, part in _parts(node).items():
@@ -130,7 +134,8 @@ def _fit(node: Any, blank: Mapping[str, Any], saved: Any, where: str) -> Iterato
             yield from _fit(part, blank[name], saved[name], f"{where}.{name}")
 
 
-def _hints(kind: type) -> dict[str, Any]:
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
     try:
         return get_type_hints(kind)
     except NameError as error:
@@ -151,7 +156,10 @@ def _decode(saved: Any, blank: Any, hint: Any, where: str) -> Any:
     if kind not in (list, tuple) or not isinstance(saved, list):
         _refuse(where, f"has {saved!r:.40}, which is no {getattr(kind, '__name__', kind)}")
     starts = blank if blank and len(blank) == len(saved) else [None] * len(saved)
-    items = [_decode(x, start, inner[0], where) for x, start in zip(saved, starts, strict=True)]
+    if inner[0] is float and all(type(x) is float and abs(x) <= LARGEST_FLOAT for x in saved):
+        items = saved
+    else:
+        items = [_decode(x, start, inner[0], where) for x, start in zip(saved, starts, strict=True)]
     if blank and len(blank) != len(items) and not _is_subset(items, blank):
         _refuse(where, f"has {len(items)} values in place of {len(blank)}")
     return kind(items)

@@ -12,6 +12,7 @@ import torch
 
 from ..core.sampling import Sampling
 from ..generation.decoder import Decoder
+from ..state.cached import OFF
 from .folder import Folder, Material, gather
 from .settings import Run, as_plain
 from .steps import LENGTH, Log, T, Task, settled, take
@@ -154,7 +155,9 @@ def acceptance(
     `mean_accepted` counts accepted tokens per round without the target's own; `acceptance_rate` is accepted /
     drafted.
     """
-    decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, drafters=[drafter], policy=policy)
+    decoder = Decoder.from_pretrained(
+        target, tokenizer=tokenizer, drafters=[drafter], policy=policy, state=OFF
+    )
     sampling = Sampling(max_new_tokens=max_new_tokens, eos=decoder.eos)
     accepted = drafted = rounds = 0
     for round in decoder.loop.run(encoded, sampling, batch=BATCH):
@@ -173,7 +176,7 @@ def speeds(material: Material, drafter: Any, tell: Tell) -> dict[str, float]:
     """
     names = {"plain": [], "lookups": LOOKUPS, "trained": [*LOOKUPS, drafter]}
     decoders = {
-        name: Decoder.from_pretrained(material.target, tokenizer=material.tokenizer, drafters=team)
+        name: Decoder.from_pretrained(material.target, tokenizer=material.tokenizer, drafters=team, state=OFF)
         for name, team in names.items()
     }
     tokens, seconds = dict.fromkeys(names, 0), dict.fromkeys(names, 0.0)

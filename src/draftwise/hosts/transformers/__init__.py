@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from os import PathLike
 from threading import get_ident
 from typing import Any
+from weakref import WeakKeyDictionary, finalize
 
 from torch import Tensor
 from torch.nn import Module
@@ -28,6 +30,8 @@ from ...models.runner.positions import ENDLESS
 from ...models.threads import THREADS, release
 from ...models.verdicts import start
 from ...specs import DrafterSpec, LoadOptions, PolicySpec, model_name, parse_drafters, parse_policy
+from ...state.cached import AUTO, check_state, open_state
+from ...state.file import StateFile
 from .arguments import CallArguments, check, check_cache
 from .call import Call
 from .prompt import Prompt, fill, read_prompt
@@ -43,13 +47,14 @@ def transformers_generate(
     tokenizer: Any = None,
     seed: int = 0,
     compile: str = "auto",
+    state: str | PathLike[str] | None = AUTO,
 ) -> Callable[..., Any]:
     """A decoding method for Transformers' `generate`: the model's own text, drafted as the policy decides.
 
     Drafters are names or loaded models. The model is used unchanged. Reuse the returned function for many
-    calls: it keeps what the policy learned. `compile` runs passes as compiled graphs, as for `Decoder`.
-    `tokenizer` is the model's, or a name; it is only needed to check a drafter
-    given by name, and by default it is loaded by the model's own name. Sampling follows `torch.manual_seed`.
+    calls: it keeps what the policy learned. `compile` and `state` are those of `Decoder.from_pretrained`.
+    `tokenizer` is the model's, or a name; it is only needed to check a drafter given by name, and by default
+    it is loaded by the model's own name. Sampling follows `torch.manual_seed`.
     Calls from several threads run one after another.
 
     Raises:
@@ -59,7 +64,8 @@ def transformers_generate(
     specs = parse_drafters(drafters)
     check_drafters(specs)
     chosen = parse_policy(policy) if policy else None
-    host = Host(specs, chosen, tokenizer, whole_number("seed", seed), compile)
+    check_state(state)
+    host = Host(specs, chosen, tokenizer, whole_number("seed", seed), compile, state)
 
     def decode(
         model: Any,
@@ -92,6 +98,7 @@ def transformers_generate(
             check_cache(generation_config, model, target)
             call = Call(loop, target, generation_config, logits_processor, criteria, steps, prompt)
             sequences: Any = call.run()
+            host.save(loop)
             cache = prompt.cache
             if isinstance(target, PromptedTarget):
                 cache = target.end()
@@ -122,7 +129,10 @@ class Host:
         tokenizer: Any,
         seed: int,
         compile: str,
+        state: str | PathLike[str] | None,
     ) -> None:
+        self.state = state
+        self.files: WeakKeyDictionary[Loop, StateFile] = WeakKeyDictionary()
         self.drafters, self.policy, self.tokenizer, self.seed = drafters, policy, tokenizer, seed
         self.compile = check_mode(compile)
         self.loops: dict[tuple[int, bool], tuple[Loop, HostTarget | PromptedTarget]] = {}
@@ -227,4 +237,15 @@ class Host:
         if isinstance(target, HostTarget):
             compile_runner(target, self.compile)
         policy, recorder = made.method.policy, made.method.recorder
-        return Loop(target, complete(made.team, made.method), policy, recorder, seed=self.seed), target
+        loop = Loop(target, complete(made.team, made.method), policy, recorder, seed=self.seed)
+        names = {"name": made.policy.text, "target": model, "drafters": made.drafters}
+        if (file := open_state(self.state, policy, **names, load=(load, kind, model.dtype))) is not None:
+            file.load()
+            finalize(loop, file.close)
+            self.files[loop] = file
+        return loop, target
+
+    def save(self, loop: Loop) -> None:
+        """Save what the policy of a loop has learned, if that is kept."""
+        if (file := self.files.get(loop)) is not None:
+            file.keep()

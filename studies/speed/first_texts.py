@@ -1,0 +1,107 @@
+"""What the first texts of a process gain from what `auto` kept of earlier ones: prices, acceptance, or both.
+
+    python -m studies.speed.first_texts TRACE [TRACE ...]
+
+Half of the prompts teach (or one category of them), and the other half (or another category) are played in
+random orders by an `auto` that begins with nothing, or with a part of what was learned, as a state file
+brings it. The table has the time without it over the time with it, for the first 1, 2, 4 and 6 texts
+together: the mean of the logarithms over orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from itertools import permutations
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from draftwise.measure.trace import Replay, Trace, read_costs
+from draftwise.measure.trace.state import ReplayState
+from draftwise.policies.auto.drafts import LENGTHS
+from draftwise.policies.catalogue import Method, method
+from draftwise.state.numbers import restart
+from studies.common.command import command, listed, start
+
+PAGE = "docs/explanation/auto-measured.md"
+PARTS = {
+    "prices": ("draft_prices", "pass_prices"),
+    "acceptance": ("acceptance", "calibrations", "answer"),
+    "both": ("draft_prices", "pass_prices", "acceptance", "calibrations", "answer", "rates"),
+}
+TEXTS = (1, 2, 4, 6)
+
+
+def fresh(trace: Trace, kept: Any = None, part: str = "") -> Method:
+    """Return a new `auto`, with a part of what another one has learned."""
+    new = method(f"auto?length={min(LENGTHS[-1], trace.header.length)}", trace.team("auto"))
+    for name in PARTS.get(part, ()):
+        setattr(new.policy, name, deepcopy(getattr(kept, name)))
+    if part:
+        restart(new.policy)
+    return new
+
+
+def seconds(replay: Replay, states: Sequence[ReplayState]) -> list[float]:
+    """Return the seconds of each text."""
+    return [sum(round.seconds.total for round in replay.replay(state)) for state in states]
+
+
+def teams(
+    states: Sequence[ReplayState], categories: Sequence[str], *, strangers: bool
+) -> Iterator[tuple[str, list[ReplayState], list[ReplayState]]]:
+    """Return prompts that teach and prompts that are played: two halves, or a category and another one."""
+    if not strangers:
+        yield from ((str(half), list(states[half::2]), list(states[1 - half :: 2])) for half in (0, 1))
+        return
+    kinds = {kind: [s for s, at in zip(states, categories, strict=True) if at == kind] for kind in categories}
+    yield from ((f"{one} {other}", kinds[one], kinds[other]) for one, other in permutations(sorted(kinds), 2))
+
+
+def play(
+    trace: Trace, costs: Any, orders: int, *, strangers: bool
+) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    """Return the seconds of the first texts in each order, by the part that is kept."""
+    categories = [one.category for one in trace]
+    pairs = list(teams([ReplayState(one) for one in trace], categories, strangers=strangers))
+    rows: dict[str, list[list[float]]] = {part: [] for part in ("", *PARTS)}
+    for seed in range(orders):
+        random = Random(seed)
+        _, lessons, order = pairs[seed % 2] if not strangers else random.choice(pairs)
+        teacher, lessons, order = fresh(trace), list(lessons), list(order)
+        for texts in (lessons, order):
+            random.shuffle(texts)
+        seconds(Replay(trace, teacher, costs), lessons)
+        for part, row in rows.items():
+            replay = Replay(trace, fresh(trace, teacher.policy, part), costs)
+            row.append(seconds(replay, order[: TEXTS[-1]]))
+    return {part: np.cumsum(row, axis=1) for part, row in rows.items()}
+
+
+def main() -> None:
+    """Print a table for each trace and its costs."""
+    parser = command(__doc__, PAGE)
+    parser.add_argument("traces", nargs="+", type=Path, help="folders of traces")
+    parser.add_argument("--costs", type=listed, default=["measured"])
+    parser.add_argument("--orders", type=int, default=24)
+    parser.add_argument("--strangers", action="store_true", help="one category teaches, another is played")
+    args = parser.parse_args()
+    print("| prompts | costs | kept |", *(f"{n} |" for n in TEXTS))
+    print("|---" * (3 + len(TEXTS)) + "|")
+    for folder in args.traces:
+        trace = Trace(folder)
+        for name in args.costs:
+            costs = read_costs(str(folder / "costs.json") if name == "measured" else name)
+            rows = play(trace, costs, args.orders, strangers=args.strangers)
+            for part in PARTS:
+                logs = np.log(rows[""] / rows[part])[:, [n - 1 for n in TEXTS]]
+                error = logs.std(axis=0, ddof=1) / len(logs) ** 0.5
+                cells = [f"{np.exp(m):.3f} ({e:.3f})" for m, e in zip(logs.mean(0), error, strict=True)]
+                print(f"| {folder.name} | {name} | {part} |", " | ".join(cells), "|", flush=True)
+
+
+if __name__ == "__main__":
+    start(main)
