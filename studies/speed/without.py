@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
 from draftwise.core.arms import NEVER, Context, Stop
+from draftwise.core.outcomes import Feedback, RoundCost
 from draftwise.policies.auto.chances import CONTEXTS, Acceptance
 from draftwise.policies.auto.drafts import LENGTHS, Candidate
 from draftwise.policies.auto.guard import Guard
@@ -17,6 +18,7 @@ from draftwise.policies.catalogue import Method
 from draftwise.policies.catalogue.auto import team
 
 PARTS = (
+    "at once",  # what a round has shown and taken is learned one round later, as where passes overlap
     "cascades",  # none is weighed
     "costs",  # a flat price: each drafted token takes the same small part of a target pass
     "forgetting",  # all drafts count alike, however long ago
@@ -40,6 +42,32 @@ class Without(AutoPolicy):
     """`AutoPolicy`, where some parts are `missing` from what it does in a round."""
 
     missing = frozenset[str]()
+    late: list[Callable[[], None]] | None = None  # what the last round has to teach
+
+    def learn(self, feedback: Feedback) -> None:
+        if "at once" not in self.missing:
+            super().learn(feedback)
+            return
+        self.late = [*(self.late or ()), lambda: super(Without, self).learn(feedback)]
+
+    def spent(self, cost: RoundCost, rounds: Mapping[int, tuple[float, int]], reading: float) -> None:
+        if "at once" not in self.missing:
+            super().spent(cost, rounds, reading)
+            return
+        for teach in self.late or ():  # of the round before
+            teach()
+        now = {request: self.texts[request].matched for request in rounds}
+
+        def lesson() -> None:
+            after = {request: text.matched for request, text in self.texts.items()}
+            for request, matched in now.items():
+                if request in self.texts:
+                    self.texts[request].matched = matched
+            super(Without, self).spent(cost, rounds, reading)
+            for request, matched in after.items():
+                self.texts[request].matched = matched
+
+        self.late = [lesson]
 
     def _text(self, context: Context) -> Text:
         if "hints" in self.missing:

@@ -50,6 +50,7 @@ class Acceptance:
     last_accepted: list[float] = field(default_factory=lambda: [0.0] * CLASSES, metadata=learned(adds))
     last_expected: list[float] = field(default_factory=lambda: [0.0] * CLASSES, metadata=learned(adds))
     sums: list[tuple[float, float]] = field(default_factory=list)  # of both counts, by context
+    total: tuple[float, float] = (0.0, 0.0)  # of all contexts
     curves: list[Sequence[float] | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -59,25 +60,26 @@ class Acceptance:
     @property
     def seen(self) -> float:
         """How many tokens were tested recently."""
-        return sum(tested for tested, _ in self._sums())
+        return self._total()[0]
 
     @property
     def mean(self) -> float:
         """The chance of a token, all contexts and places together."""
-        sums = self._sums()
-        return (sum(accepted for _, accepted in sums) + 1.0) / (sum(tested for tested, _ in sums) + 2.0)
+        tested, accepted = self._total()
+        return (accepted + 1.0) / (tested + 2.0)
 
     @property
     def confidence(self) -> float:
         """The chance of a token less one deviation, as a share of the chance."""
-        tested = sum(tested for tested, _ in self._sums())
-        return max(0.0, 1.0 - sqrt((1.0 / self.mean - 1.0) / (tested + 3.0)))
+        return max(0.0, 1.0 - sqrt((1.0 / self.mean - 1.0) / (self.seen + 3.0)))
 
-    def _sums(self) -> list[tuple[float, float]]:
+    def _total(self) -> tuple[float, float]:
+        """Return the tokens tested and accepted in all contexts."""
         if not self.sums:
             self.sums = list(zip(map(sum, self.tested), map(sum, self.accepted), strict=True))
             self.curves = [None] * self.contexts
-        return self.sums
+            self.total = sum(t for t, _ in self.sums), sum(a for _, a in self.sums)
+        return self.total
 
     def learn(self, context: int, accepts: Sequence[float], last: int = -1) -> None:
         """A draft in this context had these chances to be accepted, one token after the other."""
@@ -85,10 +87,10 @@ class Acceptance:
             k = last % CLASSES
             self.last_accepted[k] = MEMORY * self.last_accepted[k] + accepts[0]
             self.last_expected[k] = MEMORY * self.last_expected[k] + curve[0]
-        self._sums()
-        tested = [self.memory * n for n in self.tested[context]]
-        accepted = [self.memory * n for n in self.accepted[context]]
-        weight = 1.0
+        total = self._total()
+        keep, weight = self.memory, 1.0
+        tested = [keep * n for n in self.tested[context]]
+        accepted = [keep * n for n in self.accepted[context]]
         for k, accept in enumerate(accepts):
             tested[k] += weight
             weight *= accept
@@ -96,13 +98,15 @@ class Acceptance:
             if weight <= 0.0:
                 break
         self.tested[context], self.accepted[context] = tested, accepted
-        self.sums[context] = sum(tested), sum(accepted)
+        before, now = self.sums[context], (sum(tested), sum(accepted))
+        self.sums[context] = now
+        self.total = total[0] + now[0] - before[0], total[1] + now[1] - before[1]
         self.curves[context:] = [None] * (self.contexts - context)  # longer matches lean on this one
 
     def survival(self, context: int) -> Sequence[float]:
         """Return the chances that the first 1, 2, ... tokens are accepted, as far as they count."""
         if not self.sums:
-            self._sums()
+            self._total()
         curve = self.curves[context]
         if curve is None:
             curve = self.curves[context] = self._curve(context)

@@ -324,14 +324,17 @@ class AutoPolicy:
             self.kind, self.owed = kind, 0.0
         if n > 1:
             self.padded = cost.width > 0
-        if not all(isfinite(one) for one, _ in rounds.values()):
+        whole = written = 0.0
+        for one, new in rounds.values():
+            whole, written = whole + one, written + new
+        if not isfinite(whole):
             return
-        whole = sum(one for one, _ in rounds.values())
         self.time = 0.99 * self.time[0] + whole, 0.99 * self.time[1] + reading
         tokens, target = n * cost.width or cost.pass_tokens, cost.target
         self.rereads |= cost.again > 0
-        passes = self.pass_prices[self._place(n)]
-        self._check(target, passes.usual(tokens))
+        at = self._place(n)
+        self._check(target, self.pass_prices[at].usual(tokens))
+        passes, rate = self.pass_prices[at], self.rates[at]
         if cost.again and tokens <= n:  # the draft before it owes what it read again
             self.owed += max(0.0, target - passes(n)) if passes.has_readings else 0.0
         else:
@@ -339,9 +342,9 @@ class AutoPolicy:
             self.owed = 0.0 if tokens > n else self.owed
         for request, (one, new) in rounds.items():
             text = self.texts.get(request)
-            self.rates[self._place(n)].add(text is not None and text.matched, new, max(0.0, one), n)
+            rate.add(text is not None and text.matched, new, max(0.0, one), n)
         if (tokens > n or cost.again) and not self.trial:
-            self.guards[kind].add(whole + reading, sum(new for _, new in rounds.values()) * passes(n) / n)
+            self.guards[kind].add(whole + reading, written * passes(n) / n)
 
     def _check(self, target: float, usual: float) -> None:
         """Forget all prices that a file brought if the first known pass takes another time."""

@@ -12,6 +12,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)  # a batch belongs to the first size that is 
 KNOTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24, 28, 33, 40, 48, 64, 96, 128, 192, 256, 384, 512)
 WINDOW = 64  # passes or calls after which what a mean rests on has lost most of its weight
 DOUBT = 0.25  # passes: weight of the next smaller size in what is known of one that was seen long ago
+REFIT = 8  # passes of a size that was seen as often, after which the curve is fitted again
 COLD = 1.5  # times the expected seconds: a first pass of a new size that took more prepared something
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
 WAITS = (256.0, 4.0, 8192.0)  # rounds without a call, after which a drafter is tried again; growth; the most
@@ -82,8 +83,8 @@ class PassPrice:
         self.counts[at] = count + 1.0
         self.means[at] = mean + (seconds - mean) / (count + 1.0)
         self.tokens[at] += (tokens - self.tokens[at]) / (count + 1.0)
-        self.sizes.clear()
-        self.more.clear()
+        if count < REFIT or self.passes % REFIT == 0.0:
+            self._forget_fit()
 
     def seconds_of_smallest(self) -> float:
         """Return seconds of the smallest pass that was seen."""
@@ -120,6 +121,9 @@ class PassPrice:
 
     def restart(self) -> None:
         """The numbers are another machine's, or those of several."""
+        self._forget_fit()
+
+    def _forget_fit(self) -> None:
         self.sizes.clear()
         self.more.clear()
 
