@@ -34,7 +34,7 @@ from studies.common.command import command, listed, start
 from studies.common.paired import Real
 from studies.speed.without import PARTS, Without, without
 
-PAGE = "docs/explanation/toys.md"
+PAGE = "docs/explanation/auto-measured.md"
 HALVES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
 
 
