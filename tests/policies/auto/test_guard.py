@@ -135,6 +135,19 @@ def test_of_few_requests_fewer_rounds_are_left_out(batch: int, most: int) -> Non
     assert max(b - a for a, b in pairwise(looks(Skipping(), 400, batch=batch))) == most
 
 
+def test_a_look_knows_how_many_rounds_were_left_out_before_it() -> None:
+    skipping = Skipping()
+    counts, skipped = [], 0
+    for _ in range(400):
+        if skipping.rests(3, 8):
+            skipped += 1
+        else:
+            counts.append((skipping.skipped, skipped))
+            skipped = 0
+    assert all(told == true for told, true in counts)
+    assert max(told for told, _ in counts) == 4
+
+
 def test_a_draft_ends_the_rest() -> None:
     skipping = Skipping()
     looks(skipping, 400)

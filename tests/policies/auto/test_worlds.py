@@ -437,3 +437,11 @@ def test_a_drafter_that_is_useless_for_long_and_then_good_is_noticed(monkeypatch
     early = Stage(monkeypatch, GOOD, texts=60)
     ideal = (early.seconds("auto") + late.seconds("none")) / 2
     assert late.seconds("auto") < ideal / 0.98
+
+
+def test_a_batch_whose_drafter_was_unlucky_at_first_drafts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its first 112 tokens 13 are right and then every fourth: the batch rests, and then tries again."""
+    stage = Stage(monkeypatch, {"drafter": always(0.25)}, texts=20, tokens=200)
+    lengths = [round.arm.length for round in stage.run("auto", batch=4)[2]]
+    assert not any(lengths[200:400])
+    assert sum(length > 0 for length in lengths[-400:]) > 300

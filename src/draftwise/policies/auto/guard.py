@@ -65,15 +65,18 @@ class Skipping:
     at: int = -1
     idle: int = 0
     left: int = 0
+    rest: int = 0  # rounds left out after the last look
+    skipped: int = 0  # before it
     drafted: bool = True
 
     def rests(self, at: int, batch: int) -> bool:
         """Return whether this round is left out; if not, `drafted` is to say whether anything was."""
         if at != self.at:
-            self.at, self.idle, self.left, self.drafted = at, 0, 0, True
+            self.at, self.idle, self.left, self.rest, self.drafted = at, 0, 0, 0, True
         if self.left > 0:
             self.left -= 1
             return True
         self.idle = 0 if self.drafted else self.idle + 1
-        self.left, self.drafted = min(self.idle // 4, 7, batch // 2), False
+        self.skipped, self.rest = self.rest, min(self.idle // 4, 7, batch // 2)
+        self.left, self.drafted = self.rest, False
         return False

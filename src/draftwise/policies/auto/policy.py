@@ -168,6 +168,9 @@ class AutoPolicy:
             shares[:] = [one for one in shares if not one.trial or one.reading <= 1.5 * least[one.drafter]]
         planner = Planner(passes, rate, batch, self.padded, self.lengths, widths, calls)
         self.planned.update(planner.plan(offers))
+        players = {best.drafter for best in self.planned.values() if best}
+        for i in {share.drafter for shares in offers.values() for share in shares} - players:
+            self.draft_price(i).left_out(1.0 + self.skipping.skipped)
 
     def choose(self, context: Context, rng: Random) -> Decision:
         """Choose the arm of the highest gain at this round's hints."""

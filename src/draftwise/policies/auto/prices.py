@@ -234,9 +234,9 @@ class DraftPrice:
         if tokens > 0 and isfinite(seconds):
             self.reading.add(tokens, max(0.0, seconds))
 
-    def left_out(self) -> None:
-        """Count a round in which this drafter could have drafted, and was not called."""
-        self.idle += 1.0
+    def left_out(self, rounds: float = 1.0) -> None:
+        """Count rounds in which this drafter could have drafted, and was not called."""
+        self.idle += rounds
         if self.idle >= self.wait:
             self.idle, self.wait = 0.0, min(WAITS[1] * self.wait, WAITS[2])
             self.calls, self.untimed = [Line() for _ in BATCH_SIZES], 1
