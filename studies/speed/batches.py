@@ -6,8 +6,8 @@ Scripted texts and one drafter, which is right with a given chance at every toke
 (95 in 100 in every fourth span, else 10). Greedy, or drawn at temperature 1: there the drafter draws its
 tokens, and its confidence is always the same. A pass takes 10 ms up to 64 tokens and in proportion beyond
 (`knee`), or 18 ms and 0.5 ms a token (`line`). Rows have the tokens that they drafted (ragged), or as many as
-the longest (padded). Speeds count from the first pass, with nothing learned, until no more texts wait: the
-batch is full all the time. Each cell has the speed of `auto` over that of the best fixed length, and that
+the longest (padded). Speeds count from the first pass, with nothing learned unless `--taught`, until no more
+texts wait: the batch is full all the time. Each cell has the speed of `auto` over that of the best fixed length, and that
 length; 0 is no draft. Lengths are tried from 0 on until two in a row are slower than the best.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from draftwise.policies.catalogue import Method, method
 from studies.common.command import command, listed, numbers, start
 from tests.policies.auto import drawn, script
 from tests.policies.auto.script import Prices, Right, always
@@ -42,7 +43,7 @@ PRICES = {
 WORLDS = {"greedy": script.Stage, "drawn": drawn.Stage}
 
 
-def speed(stage: script.Stage, policy: str, batch: int) -> float:
+def speed(stage: script.Stage, policy: str | Method, batch: int) -> float:
     """Tokens per second as long as the batch is full."""
     written, seconds, done = Counter[int](), 0.0, 0
     for one in stage.run(policy, batch=batch)[2]:
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=5, help="texts for each row of a batch")
     parser.add_argument("--tokens", type=int, default=200, help="tokens of a text")
     parser.add_argument("--seed", type=int, default=0, help="of the texts")
+    parser.add_argument("--taught", action="store_true", help="auto has written as many other texts before")
     args = parser.parse_args()
     print(f"| passes | batch | rows | texts | {' | '.join(CHANCES)} |\n|{'---|' * (4 + len(CHANCES))}")
     with pytest.MonkeyPatch.context() as patch:
@@ -82,17 +84,23 @@ def main() -> None:
                     for kind, world in WORLDS.items():
                         cells = [name, str(batch), "padded" if padded else "ragged", kind]
                         for right in CHANCES.values():
-                            stage = world(
-                                patch,
-                                {NAME: right},
-                                PRICES[name],
-                                texts=args.texts * batch,
-                                tokens=args.tokens,
-                                padded=padded,
-                                seed=args.seed,
+                            stage, lessons = (
+                                world(
+                                    patch,
+                                    {NAME: right},
+                                    PRICES[name],
+                                    texts=args.texts * batch,
+                                    tokens=args.tokens,
+                                    padded=padded,
+                                    seed=seed,
+                                )
+                                for seed in (args.seed, args.seed + 1)
                             )
                             best, length = best_fixed(stage, batch)
-                            cells.append(f"{speed(stage, 'auto', batch) / best:.3f} ({length})")
+                            auto = method("auto", [NAME])
+                            if args.taught:
+                                speed(lessons, auto, batch)
+                            cells.append(f"{speed(stage, auto, batch) / best:.3f} ({length})")
                         print("| " + " | ".join(cells) + " |", flush=True)
 
 
