@@ -7,8 +7,9 @@ Scripted texts and one drafter, which is right with a given chance at every toke
 tokens, and its confidence is always the same. A pass takes 10 ms up to 64 tokens and in proportion beyond
 (`knee`), or 18 ms and 0.5 ms a token (`line`). Rows have the tokens that they drafted (ragged), or as many as
 the longest (padded). Speeds count from the first pass, with nothing learned unless `--taught`, until no more
-texts wait: the batch is full all the time. Each cell has the speed of `auto` over that of the best fixed length, and that
-length; 0 is no draft. Lengths are tried from 0 on until two in a row are slower than the best.
+texts wait: the batch is full all the time. Each cell has the speed of `auto` over that of the best fixed
+length, and that length; 0 is no draft. Lengths are tried from 0 on until two in a row are slower than the
+best.
 """
 
 from __future__ import annotations
