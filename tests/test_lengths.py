@@ -52,7 +52,7 @@ def play(made: Method, price: float, rounds: int) -> list[int]:
 def test_what_a_drafted_token_costs_decides_how_far_is_drafted(name: str, price: float, length: int) -> None:
     assert best(price) == length
     made = method(f"{name}arms=lengths&lengths={','.join(map(str, LENGTHS))}", ["lm"])
-    late = Counter(play(made, price, 12_000)[6_000:])
+    late = Counter(play(made, price, 6_000)[3_000:])
     assert late.most_common(1)[0][0] == length
 
 

@@ -81,6 +81,6 @@ def play(
 
 
 if __name__ == "__main__":
-    slow = [Fake(name, seconds=0.002) for name in ("none", "a", "b", "c")]
+    slow = [Fake(name, seconds=0.01) for name in ("none", "a", "b", "c")]
     print("ready", flush=True)
     play(Path(sys.argv[1]), slow, prompts(60))

@@ -141,19 +141,16 @@ def test_a_file_that_cannot_be_read_makes_the_peer_absent(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
-@pytest.mark.parametrize("mode, loop", [("plain", "fast"), ("lookup", "fast"), ("lookup", "library")])
-def test_llamacpp_writes_the_same_text(
-    mode: str, loop: str, plain_model: Any, tokenizer: Any, tmp_path: Path
-) -> None:
+def test_llamacpp_writes_the_same_text(plain_model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    """One way of drafting: `test_llamacpp` tries all of them in both loops, on a tiny model."""
     import torch
 
     path = tmp_path / "m.gguf"
     write_gguf(plain_model, path)
     options: dict[str, Any] = {"context": 512, "gpu_layers": 0, "threads": 1, "flash": "auto", "cache": "f16"}
-    options["loop"] = loop
-    options |= {"lookup": 10, "ngram": 2} if mode == "lookup" else {}
+    options |= {"loop": "fast", "lookup": 10, "ngram": 2}
     command = [sys.executable, "-m", "draftwise.measure.bench.llamacpp"]
-    child = Child(f"llamacpp:{mode}", command, {"file": str(path), **options}, eos=frozenset([2]))
+    child = Child("llamacpp:lookup", command, {"file": str(path), **options}, eos=frozenset([2]))
     try:
         for question in spec_bench()[80:82]:
             chat = [{"role": "user", "content": question.text}]
@@ -163,8 +160,8 @@ def test_llamacpp_writes_the_same_text(
             (text,) = child.decode([item(*ids)], Generation(24))
             own = plain_model.generate(torch.tensor([ids]), max_new_tokens=24, do_sample=False)
             assert list(text.tokens) == own[0, len(ids) :].tolist()
-            assert (text.rounds == len(text.tokens)) is (mode == "plain" or text.accepted == 0)
-            assert (text.drafted == 0) is (mode == "plain")
+            assert (text.rounds == len(text.tokens)) is (text.accepted == 0)
+            assert text.drafted > 0
         drawn = [child.decode([item(*ids)], Generation(12, 1.0, seed=s))[0].tokens for s in (1, 1, 2)]
         assert drawn[0] == drawn[1] != drawn[2]
     finally:

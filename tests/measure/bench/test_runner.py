@@ -239,7 +239,7 @@ def test_killed_three_times_it_ends_with_the_same_set_of_results(tmp_path: Path)
         assert child.stdout.readline() == "ready\n"
         had = before
         while (before := finished(tmp_path)) == had:
-            time.sleep(0.001)  # on a busy machine the child may have had no turn yet
+            time.sleep(0.01)  # on a busy machine the child may have had no turn yet
         time.sleep(when.uniform(0.0, 0.05))
         child.kill()
         assert child.wait() == -9, "it was killed, not done"

@@ -34,7 +34,7 @@ from tests.drafters.neural.heads import (
 from tests.measure.trace.sims import COSTS, seen
 from tests.targets.test_hf import prompts
 
-LENGTH, TOKENS = 6, 40
+LENGTH, TOKENS = 6, 24
 GOOD, BAD, MEDUSA = "eagle:good", "eagle:bad", "medusa:bad"
 
 

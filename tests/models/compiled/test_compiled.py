@@ -45,6 +45,7 @@ from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import written
 from tests.drafters.neural.heads import random_eagle
+from tests.effort import thorough
 from tests.models.weights.test_packed import Bench
 from tests.targets.test_hf import Oracle, prompts
 from tests.tiny import VOCAB, lively, model, own_text
@@ -68,6 +69,7 @@ def free() -> Iterator[pytest.MonkeyPatch]:
     """Any graph that is right counts as faster: models this small show nothing but noise."""
     patch = pytest.MonkeyPatch()
     patch.setattr(trial, "_timed", timed(pays=True, ratio=0.5))
+    patch.setenv("TORCHINDUCTOR_VEC_ISA_OK", "1")  # else every compilation tries the compiler's options first
     yield patch
     patch.undo()
 
@@ -211,7 +213,7 @@ def test_a_head_drafts_beside_compiled_passes(
     assert kinds == {"compiled"} and target.runner.executor.plan.key != without.key  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("kind", ["eagle", "eagle3"])
+@pytest.mark.parametrize("kind", ["eagle3", pytest.param("eagle", marks=thorough)])  # a minute each
 def test_a_compiled_head_drafts_what_it_drafts_eagerly(
     free: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -488,7 +490,13 @@ def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyP
         assert relative_error(compiled_, mine) <= trial.tolerance(torch.bfloat16)
 
 
-@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(torch.float32, id="float32"),
+        pytest.param(torch.bfloat16, id="bfloat16", marks=thorough),
+    ],
+)
 def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> HFTarget:
     """A compiled target with all layers and its attention by our kernels; two heads share each key."""
     if panels.linear_kernel(request.param) is None:

@@ -23,6 +23,7 @@ from draftwise.errors import UserError
 from draftwise.generation.prompts import encode, render_messages
 from draftwise.generation.text import Detokenizer, decode
 from draftwise.models.load import check_vocabulary, load_tokenizer
+from tests.effort import some
 from tests.tiny_tokenizers import SPECIAL, TEXT
 from tests.tiny_tokenizers import tokenizer as tiny
 
@@ -102,7 +103,7 @@ WORDS = st.lists(
 @everywhere
 def test_questions_have_the_same_ids_and_text(name: str) -> None:
     ours, theirs = pair(name)
-    for question in spec_bench():
+    for question in some(spec_bench(), 4):  # of every category
         ids = theirs(question.text)["input_ids"]
         assert ours(question.text)["input_ids"] == ours.encode(question.text) == ids
         bare = theirs(question.text, add_special_tokens=False)["input_ids"]

@@ -78,7 +78,8 @@ def test_orders_and_seeds_are_averaged(findings: ModuleType, trace: Trace) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "arms", "moving"), [("thresholds", 15, (0.45, 0.6, 0.75)), ("published", 11, (0.3, 0.6, 0.9))]
+    ("name", "arms", "moving"),
+    [("thresholds", 15, (0.45, 0.6, 0.75)), ("appendix", 7, (0.6,)), ("published", 11, (0.3, 0.6, 0.9))],
 )
 def test_more_thresholds_have_an_adaedl_that_moves(
     findings: ModuleType, name: str, arms: int, moving: tuple[float, ...]
@@ -99,6 +100,7 @@ def test_more_thresholds_have_an_adaedl_that_moves(
 def test_the_papers_own_thresholds_are_among_those_in_print(findings: ModuleType) -> None:
     for rule in tapout_rules():
         assert rule.threshold in findings.PUBLISHED[rule.rule]
+    assert findings.APPENDIX["svip"] == (0.2, 0.4, 0.6)
 
 
 def test_one_papers_table_alone(
@@ -125,5 +127,5 @@ def test_all_tables_are_made(findings: ModuleType, trace: Trace, capsys: pytest.
     assert titles == ["TapOut", "DISCO", "BanditSpec", "BanditSpec, with specialists", "MetaSD", "HedgeSpec"]
     rows = [line for line in lines if line.startswith("| ") and " | ordering" not in line]
     verdicts = ("| confirmed: ", "| not confirmed: ", "| reversed: ")
-    assert sum(any(v in row for v in verdicts) for row in rows) == 26
+    assert sum(any(v in row for v in verdicts) for row in rows) == 27
     assert all(row.count("|") == 6 for row in rows)

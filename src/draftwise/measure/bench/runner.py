@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from random import Random
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...data import Prompt
 from ...generation.output import Writer
@@ -16,7 +16,9 @@ from ..machine import Meter
 from ..results import Row, round_row
 from .contender import Contender, Generation, Item, Peer, Sight, Text
 from .journal import Journal, Unit
-from .ours import Models
+
+if TYPE_CHECKING:  # a run needs no engine of ours, which takes seconds to import
+    from .ours import Models
 
 WARM_UP_TOKENS = 24
 COPIED_TOKENS = 48

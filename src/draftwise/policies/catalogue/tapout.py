@@ -28,7 +28,7 @@ def tapout_seq_ucb1(
 ) -> Method:
     """UCB1 chooses one of five stop rules for each round.
 
-    The paper prints a t that is one higher than usual.
+    The paper prints a t that is one higher than usual; the two are level in simulation.
 
     Source: TapOut (arXiv 2511.02017), sequence level.
     """
@@ -46,12 +46,17 @@ def tapout_seq_ucbtuned(
     length: Longest = CAP,
     drafter: Drafter = "",
     per_query: PerQuery = False,
+    printed: Printed = False,
 ) -> Method:
     """UCB-Tuned chooses one of five stop rules for each round; slower than UCB1 in the paper.
 
     Source: TapOut (arXiv 2511.02017), sequence level.
     """
-    return _sequence(drafters, UCBTuned, reward, length, drafter, per_query)
+
+    def learner(n: int) -> UCBTuned:
+        return UCBTuned(n, ahead=int(printed))
+
+    return _sequence(drafters, learner, reward, length, drafter, per_query)
 
 
 def tapout_seq_ts(
@@ -69,12 +74,18 @@ def tapout_seq_ts(
     return _sequence(drafters, GaussianThompson, reward, length, drafter, per_query)
 
 
-def tapout_token_ucb1(drafters: Sequence[str], *, length: Longest = CAP, drafter: Drafter = "") -> Method:
+def tapout_token_ucb1(
+    drafters: Sequence[str], *, length: Longest = CAP, drafter: Drafter = "", printed: Printed = False
+) -> Method:
     """UCB1 chooses a stop rule for every draft position.
 
     Source: TapOut (arXiv 2511.02017), token level.
     """
-    return _token(drafters, lambda arms, places: Separate(arms, places, UCB1), length, drafter)
+
+    def learner(n: int) -> UCB1:
+        return UCB1(n, ahead=int(printed))
+
+    return _token(drafters, lambda arms, places: Separate(arms, places, learner), length, drafter)
 
 
 def tapout_token_ts(drafters: Sequence[str], *, length: Longest = CAP, drafter: Drafter = "") -> Method:
