@@ -209,6 +209,15 @@ def test_a_depth_whose_tokens_gain_less_than_the_call_takes_for_it_is_not_drafte
     assert {draft.length for draft in drafts.values()} == {1} and len(drafts) == BATCH
 
 
+def test_a_depth_pays_for_what_its_own_tokens_add_to_the_pass() -> None:
+    """The first three depths are free in the pass. The fourth adds 2.5 ms to it, 2 tokens, as much to the call,
+    and gains 3.2."""
+    offers = {request: [Share(0, [0.9, 0.8, 0.7, 0.4], 0, 0.0)] for request in range(BATCH)}
+    sizes_of_passes = (8, 16, 24, 32, 40, 48, 64, 128)
+    assert sizes(plan(offers, passes(until_32, sizes_of_passes), (0.0, 2.0 / RATE))) == [3] * BATCH
+    assert sizes(plan(offers, passes(until_32, sizes_of_passes), (0.0, 1.0 / RATE))) == [4] * BATCH
+
+
 def test_reading_counts_where_a_request_chooses_its_drafter() -> None:
     """The first would gain more, if it had read the text."""
     offers = {0: [Share(0, [0.9], 0, 0.8), Share(1, [0.5], 0, 0.0)]}

@@ -50,6 +50,7 @@ class Planner:
     widths: Sequence[float]
     calls: Sequence[tuple[float, float]]
     token: float = 0.0  # tokens that one more in the pass costs
+    size: float = 0.0  # tokens of the pass
     out: set[int] = field(default_factory=set)
 
     def plan(self, offers: Mapping[int, Sequence[Share]]) -> dict[int, Candidate]:
@@ -120,7 +121,7 @@ class Planner:
             net = gain - self.rate * (passes(size) - plain)
             if net > highest:
                 count, highest, full = k + 1, net, size
-        self.token = self.rate * (passes(full) - plain) / max(1.0, full - batch)
+        self.size, self.token = full, self.rate * (passes(full) - plain) / max(1.0, full - batch)
         lengths: dict[int, int] = {}
         for _, _, mates in steps[:count]:
             for request in mates:
@@ -128,19 +129,23 @@ class Planner:
         return lengths
 
     def _depths(self, shares: Mapping[int, Share], lengths: Mapping[int, int]) -> dict[int, int]:
-        """Return how deep each drafter drafts: its last tokens gain more than the call takes for them."""
-        depths = {}
+        """Return how deep each drafter drafts: its last tokens gain more than the pass and the call take."""
+        depths, size = {}, self.size
         for i, (_, each) in enumerate(self.calls):
-            price = 0.0 if self.padded else self.token * self.widths[i]
-            columns: list[float] = []
+            columns: list[tuple[float, int]] = []  # chances at each depth, and how many requests go so deep
             for request, n in lengths.items():
                 if (share := shares[request]).drafter == i:
-                    columns += [0.0] * (n - len(columns))
+                    columns += [(0.0, 0)] * (n - len(columns))
                     for k in range(n):
-                        columns[k] += share.survival[k] - price
+                        columns[k] = columns[k][0] + share.survival[k], columns[k][1] + 1
+            while columns:
+                gain, count = columns[-1]
+                less = size if self.padded else size - count * self.widths[i]
+                if gain > self.rate * (each + self.passes(size) - self.passes(less)):
+                    break
+                columns.pop()
+                size = less
             depths[i] = len(columns)
-            while depths[i] and columns[depths[i] - 1] <= self.rate * each:
-                depths[i] -= 1
         return depths
 
     def _drafts(
