@@ -210,8 +210,8 @@ def test_a_depth_whose_tokens_gain_less_than_the_call_takes_for_it_is_not_drafte
 
 
 def test_a_depth_pays_for_what_its_own_tokens_add_to_the_pass() -> None:
-    """The first three depths are free in the pass. The fourth adds 2.5 ms to it, 2 tokens, as much to the call,
-    and gains 3.2."""
+    """The first three depths are free in the pass. The fourth adds 2.5 ms to it, 2 tokens, and as much to the
+    call, and gains 3.2."""
     offers = {request: [Share(0, [0.9, 0.8, 0.7, 0.4], 0, 0.0)] for request in range(BATCH)}
     sizes_of_passes = (8, 16, 24, 32, 40, 48, 64, 128)
     assert sizes(plan(offers, passes(until_32, sizes_of_passes), (0.0, 2.0 / RATE))) == [3] * BATCH
