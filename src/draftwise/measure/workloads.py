@@ -93,6 +93,29 @@ def choose(
     return chosen[:limit] if limit else chosen
 
 
+def encode_fitting(
+    prompts: Sequence[Prompt], encode: Callable[[str], list[int]], *, max_new_tokens: int, window: int
+) -> tuple[list[tuple[int, list[int]]], list[str]]:
+    """Return place and token ids of the prompts that fit a window with their answer, and the others in words.
+
+    Raises:
+        UserError: none fits.
+    """
+    encoded, left_out = [], []
+    for place, prompt in enumerate(prompts):
+        ids = encode(prompt.text)
+        if len(ids) + max_new_tokens > window:
+            left_out.append(
+                f"{prompt.category} {prompt.question_id}: {len(ids)} tokens and {max_new_tokens} new ones do "
+                f"not fit the window of {window}"
+            )
+        else:
+            encoded.append((place, ids))
+    if not encoded:
+        raise UserError(f"no prompt fits the target's window: {left_out[0]}")
+    return encoded, left_out
+
+
 def validation(prompt: Prompt) -> bool:
     """Return whether a prompt is kept for tuning: a quarter of all, by the SHA-256 of its text."""
     return sha256(prompt.text.encode()).digest()[0] % 4 == 0

@@ -20,7 +20,6 @@ from ...core.roles import Drafter, Graders, Recorder, RoundRecord, Target
 from ...core.round import Round, Stats
 from ...core.sampling import Sampling
 from ...core.stops import needs
-from ...data import Prompt
 from ...errors import UserError
 from ...generation.decoder import Decoder
 from ...policies.catalogue import method
@@ -91,10 +90,10 @@ class Models:
 
         return describe_passes({"target": self.target, **self.shared})
 
-    def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
+    def encode(self, text: str, *, raw: bool) -> list[int]:
         """A prompt's token ids, with the chat template if there is one."""
         front = Decoder(self.target, {}, method("none", []), self.tokenizer, eos=self.eos)
-        return front.encode(prompt.text, chat=not raw)
+        return front.encode(text, chat=not raw)
 
 
 class Watch:

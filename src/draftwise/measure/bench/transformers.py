@@ -34,7 +34,7 @@ class Mode:
 
 
 def make_mode(name: str, options: Mapping[str, Any]) -> Mode:
-    """Return the mode of this name with all its options, as `modes.ENGINES` has them."""
+    """Return the mode of this name with all its options, as `peers.ENGINES` has them."""
     kind = name.removeprefix("compiled").removeprefix("-")
     compiled = {"slots": options["slots"], "freeze": options["freeze"]} if "slots" in options else {}
     if kind in ("", "plain"):
