@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,54 +18,19 @@ from typer import Option
 from draftwise.errors import UserError
 
 from . import show
-from .options import (
-    DEFAULT_TARGET,
-    AsJson,
-    Compile,
-    Device,
-    Drafters,
-    Dtype,
-    Policies,
-    Raw,
-    Target,
-    TrustRemoteCode,
-    complete,
-    drafters_of,
-)
+from .options import AsJson, Policies, WorkloadOptions, complete, drafters_of
 from .progress import progress, waiting
 from .show import table
 
 if TYPE_CHECKING:
-    from draftwise.measure.bench.run import Settings
-    from draftwise.measure.bench.runner import Progress
+    from draftwise.measure.bench.run import Progress, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(WorkloadOptions):
     """Workload, models and how they decode."""
 
-    workload: Annotated[
-        str,
-        Option(
-            help="spec-bench, mixed, phased, drift, hostile, humaneval:PATH, mbpp:PATH, gsm8k:PATH, "
-            "or a JSONL file of prompts."
-        ),
-    ] = "spec-bench"
-    target: Target = DEFAULT_TARGET
-    drafters: Drafters = None
-    limit: Annotated[int, Option(help="Number of prompts at most; 0: all.")] = 0
-    per_category: Annotated[int, Option(help="Prompts of each category; 0: all.")] = 0
-    max_new_tokens: Annotated[int, Option(help="Longest text in tokens.")] = 128
-    temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy decoding.")] = 0.0
     batch: Annotated[str, Option(help="Batch size, or several, comma-separated.")] = "1"
-    seed: Annotated[
-        int, Option(help="Random seed of sampling, of workloads and of the order of methods.")
-    ] = 0
-    raw: Raw = False
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    compile: Compile = "kept"
-    trust_remote_code: TrustRemoteCode = False
 
     def given(self) -> list[str]:
         """The command line of these options, without those at their defaults."""
@@ -87,10 +52,7 @@ class RunOptions:
             raise UserError(
                 f"--batch {self.batch}: give comma-separated whole numbers, such as 1,8"
             ) from None
-        same = ("workload", "target", "limit", "per_category", "max_new_tokens", "temperature", "seed", "raw")
-        load = ("dtype", "device", "compile", "trust_remote_code")
-        given = {name: getattr(self, name) for name in (*same, *load)}
-        return Settings(**given, drafters=tuple(drafters), batch=batch, **more)
+        return Settings(**asdict(self) | {"drafters": tuple(drafters), "batch": batch}, **more)
 
 
 def bench(

@@ -11,6 +11,7 @@ from typer import Option
 
 from draftwise import registry
 from draftwise.errors import UserError
+from draftwise.measure.named import once
 from draftwise.models.zoo import default_drafters, default_target, list_zoo
 from draftwise.specs import (
     DrafterSpec,
@@ -149,10 +150,36 @@ def distinct(names: str, option: str) -> list[str]:
     Raises:
         UserError: a name is empty or repeated.
     """
-    found = split_names(names, option)
-    if twice := [name for name in found if found.count(name) > 1]:
-        raise UserError(f"{option} {names}: {twice[0]} is repeated; give each once")
-    return found
+    split = split_names(names, option)
+    once(option, split)
+    return split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOptions:
+    """Prompts, models and how they decode: of measurements."""
+
+    workload: Annotated[
+        str,
+        Option(
+            help="spec-bench, mixed, phased, drift, hostile, humaneval:PATH, mbpp:PATH, gsm8k:PATH, "
+            "or a JSONL file of prompts."
+        ),
+    ] = "spec-bench"
+    target: Target = DEFAULT_TARGET
+    drafters: Drafters = None
+    limit: Annotated[int, Option(help="Number of prompts at most; 0: all.")] = 0
+    per_category: Annotated[int, Option(help="Prompts of each category; 0: all.")] = 0
+    max_new_tokens: Annotated[int, Option(help="Longest text in tokens.")] = 128
+    temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy decoding.")] = 0.0
+    seed: Annotated[
+        int, Option(help="Random seed of sampling, of workloads and of the order of methods.")
+    ] = 0
+    raw: Raw = False
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    compile: Compile = "kept"
+    trust_remote_code: TrustRemoteCode = False
 
 
 @dataclass(frozen=True, kw_only=True)
