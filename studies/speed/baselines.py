@@ -56,12 +56,12 @@ class Text:
         at, read, seconds = 0, 0, 0.0
         while at < one.committed:
             name, wanted = (lookup, looked) if lines[lookup].hint[at] >= match else (model, drafted)
-            asked = min(wanted, one.budget - at - 1)
-            n = lines[name].span(at, asked)[1] if asked > 0 else 0
+            length = min(wanted, one.budget - at - 1)
+            n = lines[name].span(at, length)[1] if length > 0 else 0
             if not n and name == lookup:
-                name, asked = model, min(drafted, one.budget - at - 1)
-                n = lines[model].span(at, asked)[1] if asked > 0 else 0
-            accepted = self.right[name][asked - 1][at] if n else 0
+                name, length = model, min(drafted, one.budget - at - 1)
+                n = lines[model].span(at, length)[1] if length > 0 else 0
+            accepted = self.right[name][length - 1][at] if n else 0
             seconds += costs.target(1 + n)
             if n:
                 mine, here = costs.of(name), one.prompt.size + at
@@ -77,18 +77,18 @@ def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[ReplayState
     """Real of a policy on each text; `auto-PART` is `auto` without that part."""
     part = policy.removeprefix("auto-") if policy.startswith("auto-") else None
     names = trace.team("auto" if part else policy)
-    made = without(part, names) if part else method(policy, names)
-    loop = Replay(trace, made, costs)
+    chosen_method = without(part, names) if part else method(policy, names)
+    loop = Replay(trace, chosen_method, costs)
     return np.array([sum(round.seconds.total for round in loop.replay(stage)) for stage in stages])
 
 
 Name = TypeVar("Name")
 
 
-def least(found: Mapping[Name, Real]) -> tuple[Name, Real]:
+def least(candidates: Mapping[Name, Real]) -> tuple[Name, Real]:
     """The candidate of the least total time."""
-    name = min(found, key=lambda one: float(found[one].sum()))
-    return name, found[name]
+    name = min(candidates, key=lambda one: float(candidates[one].sum()))
+    return name, candidates[name]
 
 
 def lines(folder: Path, half: int, policies: Sequence[str]) -> Iterator[str]:
@@ -135,12 +135,12 @@ def main() -> None:
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--half", type=int, choices=(-1, 0, 1), default=1, help="prompts; -1: all")
     parser.add_argument("--policy", type=listed, default="auto", help="policies, or auto-PART without a part")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     heads = ["trace", "costs", "policy", "prompts", "of the optimum", "of the composite one"]
     heads += ["against the best fixed", 'against "lookup, else model"', "fitted to the other half"]
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
-    for folder in asked.traces:
-        for line in lines(folder, asked.half, asked.policy):
+    for folder in args.traces:
+        for line in lines(folder, args.half, args.policy):
             print(line, flush=True)
 
 
