@@ -36,6 +36,7 @@ from draftwise.core import loop as looping
 from draftwise.data import spec_bench
 from draftwise.models.runner import runner
 from draftwise.policies.catalogue import method
+from draftwise.specs import parse_policy
 from studies.common.command import command, listed, numbers, start
 
 PAGE = "docs/explanation/lookups.md"
@@ -168,7 +169,7 @@ def measured(setup: str, batch: int, args: dict[str, Any], decoder: Any, memory:
     try:
         rows[0].model = Passes(rows[0], texts, clock, clock.target, How(real, whole, 1.0))
         rows[1].model = Passes(rows[1], texts, clock, clock.drafter, How(real, part, 0.7))
-        mine = composed({name: team[name] for name in names}, setup)
+        mine = composed({name: team[name] for name in names}, parse_policy(setup))
         chosen_method = method(setup, list(mine))
         loop = Loop(target, mine, chosen_method.policy, chosen_method.recorder)
         gc.collect()
