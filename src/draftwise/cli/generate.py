@@ -213,9 +213,9 @@ CELL = "tokens for time: worth in tokens"
 
 def show_reasons(reasons: Sequence[Reason], drafters: Sequence[str]) -> None:
     """A table on standard error."""
-    asked = [name for name in drafters if name != "none"]
-    heads = ("tokens", "tokens/s", "played", *(f"{name} ({CELL})" for name in asked))
-    table(heads, list(rows(reasons, asked)), stream=sys.stderr)
+    names = [name for name in drafters if name != "none"]
+    heads = ("tokens", "tokens/s", "played", *(f"{name} ({CELL})" for name in names))
+    table(heads, list(rows(reasons, names)), stream=sys.stderr)
 
 
 def rows(reasons: Sequence[Reason], drafters: Sequence[str]) -> Iterator[list[str]]:

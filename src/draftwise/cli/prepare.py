@@ -89,9 +89,9 @@ add(app, build)
 def _report_datastore(header: Header, out: Path, seconds: float, *, as_json: bool) -> None:
     size = sum(f.stat().st_size for f in out.iterdir())
     if as_json:
-        made = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
+        counts = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
         vocabulary = {"vocab_size": header.vocab_size, "fingerprint": header.fingerprint}
-        show.dump({**made, **vocabulary, "bytes": size, "seconds": seconds})
+        show.dump({**counts, **vocabulary, "bytes": size, "seconds": seconds})
         return
     print(
         f"{header.tokens:,} tokens of {header.documents:,} documents, {size / 1e6:,.1f} MB, "
@@ -159,26 +159,27 @@ def export(
     from draftwise.models.gguf.export import export_gguf
 
     with progress(f"loading {model}") as tell:
-        made = export_gguf(model, out, type=type, trust_remote_code=trust_remote_code, tell=tell)
-    _report_export(made, as_json=as_json)
+        result = export_gguf(model, out, type=type, trust_remote_code=trust_remote_code, tell=tell)
+    _report_export(result, as_json=as_json)
 
 
-def _report_export(made: Exported, *, as_json: bool) -> None:
+def _report_export(result: Exported, *, as_json: bool) -> None:
     if as_json:
-        show.dump(made.as_dict())
+        show.dump(result.as_dict())
         return
     print(
-        f"{made.path}: {made.architecture}, {made.type}, {made.bytes / 1e6:,.1f} MB, in {made.seconds:.1f} s"
+        f"{result.path}: {result.architecture}, {result.type}, {result.bytes / 1e6:,.1f} MB, "
+        f"in {result.seconds:.1f} s"
     )
-    print(f"tensors: {_counted(made.tensors)}")
-    if made.fallbacks:
-        count = sum(made.fallbacks.values())
+    print(f"tensors: {_counted(result.tensors)}")
+    if result.fallbacks:
+        count = sum(result.fallbacks.values())
         print(
-            f"{count} of them have rows that are not whole blocks of {made.block}, as {made.type} needs, and "
-            f"are of another type: {_counted(made.fallbacks)}"
+            f"{count} of them have rows that are not whole blocks of {result.block}, as {result.type} "
+            f"needs, and are of another type: {_counted(result.fallbacks)}"
         )
-    print(f"tokenizer: {made.pre}, which gives Transformers' ids and texts for {made.compared:,} texts")
-    for note in made.notes:
+    print(f"tokenizer: {result.pre}, which gives Transformers' ids and texts for {result.compared:,} texts")
+    for note in result.notes:
         print(note)
 
 
@@ -199,8 +200,8 @@ def merge(
     from draftwise.policies.catalogue import method
     from draftwise.state.merge import merge as merge_files
 
-    told = merge_files(files, out, new_policy=lambda name, drafters: method(name, drafters).policy)
+    report = merge_files(files, out, new_policy=lambda name, drafters: method(name, drafters).policy)
     if as_json:
-        show.dump(told)
+        show.dump(report)
     else:
-        typer.echo(f"{told['policy']}: {len(files)} files merged into {out}")
+        typer.echo(f"{report['policy']}: {len(files)} files merged into {out}")

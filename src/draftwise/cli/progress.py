@@ -157,7 +157,7 @@ def _bars(begin: str) -> Iterator[Tell]:
             if monotonic() - drawn < REDRAW and done < total and what.partition(",")[0] == phase:
                 return
             drawn, phase = monotonic(), what.partition(",")[0]
-            told = f"{done}/{total} {clock(own if left is None else left)}"
-            bars.update(bar, description=what, completed=done, total=total, counts=told, refresh=True)
+            numbers = f"{done}/{total} {clock(own if left is None else left)}"
+            bars.update(bar, description=what, completed=done, total=total, counts=numbers, refresh=True)
 
         yield tell

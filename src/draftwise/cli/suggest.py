@@ -56,32 +56,32 @@ def suggest(
     """
     with waiting("looking for drafters"):
         name, folder = locate_target(model)
-        found = [*without_weights(model), *(local(model, folder) if folder else ())]
-        found += published(model, name, reached=folder is not None or hub.ask(model)[0] is not None)
+        suggestions = [*without_weights(model), *(local(model, folder) if folder else ())]
+        suggestions += published(model, name, reached=folder is not None or hub.ask(model)[0] is not None)
     if as_json:
-        show.dump({"target": model, "name": name, "drafters": [asdict(one) for one in found]})
+        show.dump({"target": model, "name": name, "drafters": [asdict(one) for one in suggestions]})
         return
-    _print(found)
+    _print(suggestions)
     print()
     if folder is None:
         line(f"{model} is not downloaded, so its tokenizer is not compared with that of local models.")
     elif not name and not model.startswith(PREFIX):
         line("The folder does not name its model; give its Hugging Face id for published drafters.")
     start = drafters_of(model, None)
-    loaded = [one.drafter for one in found if one.status == HERE and one.weight_bytes]
+    loaded = [one.drafter for one in suggestions if one.status == HERE and one.weight_bytes]
     if loaded and not any(name in start for name in loaded):
         start = [loaded[0], *start]
     line(f"Start with: --drafters {','.join(start)}")
 
 
-def _print(found: Sequence[Suggestion]) -> None:
+def _print(suggestions: Sequence[Suggestion]) -> None:
     """Print one block for each drafter; names that could not be checked on a line each."""
-    for one in found:
+    for one in suggestions:
         if one.status != UNCHECKED:
             line(f"{one.drafter} ({one.status})")
             line(f"    {one.why}; {_describe_memory(one)}", indent="    ")
             print(f"    {one.command}")
-    unchecked = [one for one in found if one.status == UNCHECKED]
+    unchecked = [one for one in suggestions if one.status == UNCHECKED]
     if unchecked:
         print()
         line("Names that publishers may have used, not checked because there is no network:")
@@ -204,10 +204,10 @@ def vocabulary(folder: Path) -> str | None:
 def kind_of_head(place: Path, target: Path) -> str | None:
     """Return `eagle` or `medusa` if the folder holds a head for models of the target's sizes."""
     mine, theirs = read_config(target), read_config(place)
-    made = " ".join(map(str, theirs.get("architectures") or ())).lower()
+    architectures = " ".join(map(str, theirs.get("architectures") or ())).lower()
     theirs = {**theirs, **(theirs.get("transformer_layer_config") or {})}
     kinds = {"eagle": "eagle", "medusa": "medusa", "dflash": "eagle"}
-    kind = next((name for found, name in kinds.items() if found in made), None)
+    kind = next((name for word, name in kinds.items() if word in architectures), None)
     fits = all(mine.get(key) == theirs.get(key) for key in ("hidden_size", "vocab_size"))
     return kind if fits else None
 

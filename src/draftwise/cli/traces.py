@@ -13,7 +13,7 @@ from draftwise.core.roles import window_of
 from draftwise.specs import parse_policy
 
 from . import show
-from .options import AsJson, Policies, WorkloadOptions, distinct, parse_models
+from .options import AsJson, Policies, WorkloadOptions, distinct, parse_models, policy_names
 from .progress import progress, waiting
 from .show import line, table
 
@@ -96,19 +96,20 @@ def trace(
             overlap=options.overlap,
         )
         count = partial(tell, "recording")
-        known = record.record(models, team, prompts, out, header, sampling, progress=count)
+        resumed = record.record(models, team, prompts, out, header, sampling, progress=count)
         write_samples(Trace(out), decoder.tokenizer)
     with waiting("measuring what the parts of a round cost"):
         costs = record.record_costs(models, team, prompts, out, header, sampling, load=before)
     if as_json:
-        made = {"path": str(out), "prompts": len(prompts), "resumed": known, "left_out": left_out}
-        made |= {"drafters": list(team), "length": options.length, "overlap": options.overlap}
-        show.dump(made | trust(costs))
+        facts = {"path": str(out), "prompts": len(prompts), "resumed": resumed, "left_out": left_out}
+        facts |= {"drafters": list(team), "length": options.length, "overlap": options.overlap}
+        show.dump(facts | trust(costs))
         return
     for prompt in left_out:
         print(f"left out: {prompt}")
     print(
-        f"{len(prompts)} prompts ({known} recorded before), drafts of up to {options.length} tokens, in {out}"
+        f"{len(prompts)} prompts ({resumed} recorded before), drafts of up to {options.length} tokens, "
+        f"in {out}"
     )
     show.trust(trust(costs), WHEN)
 
@@ -140,7 +141,6 @@ def replay(
     draftwise replay my-trace --out replayed
     draftwise replay my-trace --policies auto,ucb1,static-4 --costs c=0.05 --out replayed
     """
-    from draftwise.measure.named import policy_names
     from draftwise.measure.report import write_report
     from draftwise.measure.trace import Trace
     from draftwise.measure.trace.results import replayed
@@ -149,13 +149,13 @@ def replay(
     recorded = Trace(trace, distinct(drafters, "--drafters"))
     with progress("replaying") as tell:
         count = partial(tell, "prompts")
-        found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, progress=count)
+        results = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, progress=count)
     write_report(out)
     if as_json:
-        show.dump(found)
+        show.dump(results)
         return
-    table(REPLAY_COLUMNS, [_replay_cells(row) for row in found["results"] if row["category"] == "all"])
-    show.trust(found, WHEN)
+    table(REPLAY_COLUMNS, [_replay_cells(row) for row in results["results"] if row["category"] == "all"])
+    show.trust(results, WHEN)
     print("written:", out / "results.json")
 
 
@@ -175,11 +175,11 @@ def _replay_cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def costs_of(trace: Trace, asked: str) -> Costs:
+def costs_of(trace: Trace, name: str) -> Costs:
     """The given costs, or those measured with the trace."""
     from draftwise.measure.trace import read_costs
 
-    return read_costs(asked or str(trace.folder / "costs.json"))
+    return read_costs(name or str(trace.folder / "costs.json"))
 
 
 def oracle(
@@ -205,15 +205,15 @@ def oracle(
     if out is not None:
         make_folder(out)
     with progress("computing the optimum") as tell:
-        found = foreseen(recorded, costs_of(recorded, costs), progress=partial(tell, "prompts"))
+        results = foreseen(recorded, costs_of(recorded, costs), progress=partial(tell, "prompts"))
     if out is not None:
-        write_json(out / "oracle.json", found)
+        write_json(out / "oracle.json", results)
     if as_json:
-        show.dump(found)
+        show.dump(results)
         return
-    table(ORACLE_COLUMNS, [_oracle_cells(row) for row in found["results"]])
+    table(ORACLE_COLUMNS, [_oracle_cells(row) for row in results["results"]])
     line("Seconds; in parentheses, the optimum as a percentage of them.")
-    show.trust(found, WHEN)
+    show.trust(results, WHEN)
 
 
 ORACLE_COLUMNS = (

@@ -80,17 +80,17 @@ def choose(
     for name, bound in (("--limit", limit), ("--per-category", per_category)):
         if bound < 0:
             raise UserError(f"{name} {bound}: give a whole number, or 0 for no limit")
-    seen: Counter[str] = Counter()
-    chosen = []
+    counts: Counter[str] = Counter()
+    selection = []
     for prompt in prompts:
         if split != "all" and validation(prompt) != (split == "validation"):
             continue
-        seen[prompt.category] += 1
-        if not per_category or seen[prompt.category] <= per_category:
-            chosen.append(prompt)
-    if not chosen:
+        counts[prompt.category] += 1
+        if not per_category or counts[prompt.category] <= per_category:
+            selection.append(prompt)
+    if not selection:
         raise UserError(f"none of the {len(prompts)} prompts is in the split {split}: use --split all")
-    return chosen[:limit] if limit else chosen
+    return selection[:limit] if limit else selection
 
 
 def encode_fitting(

@@ -30,23 +30,23 @@ BATCH = 512  # tokens of a pass: llama.cpp's default
 PROBE_READ, PROBE_WRITTEN, PROBES = 64, 16, 3
 
 
-def load(asked: Mapping[str, Any]) -> tuple[Write, Answer]:
+def load(options: Mapping[str, Any]) -> tuple[Write, Answer]:
     """Load a model; returns the function that writes one text with it, and what was chosen here."""
-    engine = Engine(asked)
+    engine = Engine(options)
     return engine.write, engine.settings()
 
 
 class Engine:
     """A loaded model and its way of drafting."""
 
-    def __init__(self, asked: Mapping[str, Any]) -> None:
-        self.asked = asked
-        shape = {name: asked[name] for name in ("context", "threads", "cache")}
-        self.flash = asked["flash"] == "on"
-        if asked["flash"] == "auto":
-            self.flash = faster_flash(asked["file"], **shape)
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+        shape = {name: options[name] for name in ("context", "threads", "cache")}
+        self.flash = options["flash"] == "on"
+        if options["flash"] == "auto":
+            self.flash = faster_flash(options["file"], **shape)
         self.draft = self._draft(shape)
-        _ = self.reader if asked["loop"] == "fast" else self.llama
+        _ = self.reader if options["loop"] == "fast" else self.llama
 
     def settings(self) -> Answer:
         """Return what was chosen here, in words."""
@@ -55,28 +55,28 @@ class Engine:
         on = [name.split()[-1] for name, *value in parts if value and value[0].strip() == "1"]
         return {"flash_attention": self.flash, "instructions": " ".join(on)}
 
-    def write(self, asked: Mapping[str, Any]) -> Answer:
+    def write(self, request: Mapping[str, Any]) -> Answer:
         """Write one text."""
-        drawn = asked["temperature"] > 0.0
-        return (self._generate if drawn or self.asked["loop"] == "library" else self._greedy)(asked)
+        is_sampled = request["temperature"] > 0.0
+        return (self._generate if is_sampled or self.options["loop"] == "library" else self._greedy)(request)
 
     @cached_property
     def reader(self) -> Reader:
         """The context of the fast loop."""
-        return self._reader(self.asked["file"], self.flash)
+        return self._reader(self.options["file"], self.flash)
 
     @cached_property
     def llama(self) -> Any:
         """llama-cpp-python's own object, for its own loop."""
         return import_module("llama_cpp").Llama(
-            model_path=self.asked["file"],
-            n_ctx=self.asked["context"],
-            n_threads=self.asked["threads"],
-            n_threads_batch=self.asked["threads"],
-            n_gpu_layers=self.asked["gpu_layers"],
+            model_path=self.options["file"],
+            n_ctx=self.options["context"],
+            n_threads=self.options["threads"],
+            n_threads_batch=self.options["threads"],
+            n_gpu_layers=self.options["gpu_layers"],
             flash_attn=self.flash,
-            type_k=KINDS[self.asked["cache"]],
-            type_v=KINDS[self.asked["cache"]],
+            type_k=KINDS[self.options["cache"]],
+            type_v=KINDS[self.options["cache"]],
             draft_model=self.draft,
             logits_all=self.draft is not None,  # otherwise its buffer is too small for a draft's rows
             verbose=False,
@@ -84,26 +84,26 @@ class Engine:
 
     def _draft(self, shape: Mapping[str, Any]) -> Any:
         """Return a `LlamaDraftModel`: the library's prompt lookup, or a model."""
-        if file := self.asked.get("draft"):
+        if file := self.options.get("draft"):
             reader = self._reader(
-                file, faster_flash(file, **shape) if self.asked["flash"] == "auto" else self.flash
+                file, faster_flash(file, **shape) if self.options["flash"] == "auto" else self.flash
             )
-            return ModelDraft(reader, length=self.asked["length"], confidence=self.asked["confidence"])
-        if length := self.asked.get("lookup"):
+            return ModelDraft(reader, length=self.options["length"], confidence=self.options["confidence"])
+        if length := self.options.get("lookup"):
             lookup = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding
-            return lookup(max_ngram_size=self.asked["ngram"], num_pred_tokens=length)
+            return lookup(max_ngram_size=self.options["ngram"], num_pred_tokens=length)
         return None
 
     def _reader(self, file: str, flash: bool) -> Reader:
-        model = library.load(file, n_gpu_layers=self.asked["gpu_layers"])
-        shape = {name: self.asked[name] for name in ("context", "threads", "cache")}
+        model = library.load(file, n_gpu_layers=self.options["gpu_layers"])
+        shape = {name: self.options[name] for name in ("context", "threads", "cache")}
         return Reader(model, flash=flash, **shape)
 
-    def _greedy(self, asked: Mapping[str, Any]) -> Answer:
+    def _greedy(self, request: Mapping[str, Any]) -> Answer:
         count, tokens = Count(), []
-        ends = frozenset(asked["eos"])
+        ends = frozenset(request["eos"])
         start = perf_counter()
-        for token in greedy(self.reader, asked["ids"], asked["max_new_tokens"], self.draft, count):
+        for token in greedy(self.reader, request["ids"], request["max_new_tokens"], self.draft, count):
             tokens.append(token)
             if token in ends:
                 break
@@ -111,18 +111,18 @@ class Engine:
         work = {"rounds": count.rounds, "drafted": count.drafted, "accepted": count.accepted}
         return {"tokens": tokens, "seconds": seconds, **work}
 
-    def _generate(self, asked: Mapping[str, Any]) -> Answer:
+    def _generate(self, request: Mapping[str, Any]) -> Answer:
         model, tokens, passes = self.llama, [], _Passes(self.llama.eval)
         model.eval = passes
         try:
             model.reset()
-            model.set_seed(asked["seed"] % 2**32)
-            heat = asked["temperature"]
+            model.set_seed(request["seed"] % 2**32)
+            heat = request["temperature"]
             shape = {"temp": heat, "top_p": 1.0, "min_p": 0.0, "top_k": 0 if heat else 1}
             start = perf_counter()
-            for token in model.generate(list(asked["ids"]), **shape):
+            for token in model.generate(list(request["ids"]), **shape):
                 tokens.append(int(token))
-                if len(tokens) == asked["max_new_tokens"] or token in asked["eos"]:
+                if len(tokens) == request["max_new_tokens"] or token in request["eos"]:
                     break
             seconds = perf_counter() - start
         finally:
@@ -222,21 +222,21 @@ def greedy(
 ) -> Iterator[int]:
     """The tokens of a greedy text, at most `most`; the caller stops at an end token."""
     reader.cut(0)
-    text, new, left = np.array(ids, np.int32), list(ids), most
+    text, new, remaining = np.array(ids, np.int32), list(ids), most
     proposed: list[int] = []
-    while left:
-        chosen = reader.read([*new, *proposed], len(proposed) + 1).argmax(1).tolist()
+    while remaining:
+        choices = reader.read([*new, *proposed], len(proposed) + 1).argmax(1).tolist()
         right = 0
-        while right < len(proposed) and chosen[right] == proposed[right]:
+        while right < len(proposed) and choices[right] == proposed[right]:
             right += 1
         count.rounds, count.drafted = count.rounds + 1, count.drafted + len(proposed)
         count.accepted += right
-        yield from chosen[: right + 1]
-        left -= right + 1
+        yield from choices[: right + 1]
+        remaining -= right + 1
         reader.cut(reader.at - len(proposed) + right)
-        text = np.append(text, np.array(chosen[: right + 1], np.int32))
-        new = chosen[right : right + 1]
-        proposed = [] if draft is None or left < 2 else draft(text)[: left - 1].tolist()
+        text = np.append(text, np.array(choices[: right + 1], np.int32))
+        new = choices[right : right + 1]
+        proposed = [] if draft is None or remaining < 2 else draft(text)[: remaining - 1].tolist()
 
 
 class ModelDraft:

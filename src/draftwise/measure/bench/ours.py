@@ -101,12 +101,12 @@ class Watch:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder, self.reads = recorder, recorder.reads
-        self.seen: dict[int, dict[int, tuple[Decision, Outcome]]] = defaultdict(dict)
+        self.records: dict[int, dict[int, tuple[Decision, Outcome]]] = defaultdict(dict)
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         """Record a round, and pass it on."""
-        for seen in batch:
-            self.seen[seen.request.id][seen.request.position] = seen.decision, seen.outcome
+        for records in batch:
+            self.records[records.request.id][records.request.position] = records.decision, records.outcome
         return self.recorder.add(batch, graders)
 
     def close(self, request: Request) -> Sequence[Feedback]:
@@ -115,8 +115,8 @@ class Watch:
 
     def take(self, request: int, rounds: Sequence[Round]) -> list[Sight]:
         """The records of a request, one for each round; those that the policy left out have nothing."""
-        seen, written = self.seen.pop(request, {}), accumulate(len(round.tokens) for round in rounds)
-        return [_sight(*seen[at]) if at in seen else Sight() for at in written]
+        records, written = self.records.pop(request, {}), accumulate(len(round.tokens) for round in rounds)
+        return [_sight(*records[at]) if at in records else Sight() for at in written]
 
 
 def _sight(decision: Decision, outcome: Outcome) -> Sight:

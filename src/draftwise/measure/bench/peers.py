@@ -122,11 +122,11 @@ class Peers:
     def _transformers(self, name: str, spec: registry.Spec) -> Contender | Absent:
         from .transformers import Transformers, make_mode
 
-        given, others = dict(spec.options), ("drafter", "packed")
-        text = given.pop("packed", "false")
+        texts, others = dict(spec.options), ("drafter", "packed")
+        text = texts.pop("packed", "false")
         packed = read_switch(f"{name}: packed={text}", text)
-        drafter = given.pop("drafter", "")
-        mode = make_mode(spec.path, read_options(name, ENGINES["transformers"][spec.path], given, others))
+        drafter = texts.pop("drafter", "")
+        mode = make_mode(spec.path, read_options(name, ENGINES["transformers"][spec.path], texts, others))
         model = self.models.model if packed else self.unpacked
         assistant = None
         if mode.assistant is not None:
@@ -148,10 +148,10 @@ class Peers:
 
     def _llamacpp(self, name: str, spec: registry.Spec) -> Contender | Absent:
         """Build llama.cpp with converted weights in float32, or the user's own file; with our threads."""
-        given, drafts = dict(spec.options), spec.path == "draft"
+        texts, drafts = dict(spec.options), spec.path == "draft"
         others = ("file", "drafter") if drafts else ("file",)
-        file, drafter = (given.pop(key, "") if key in others else "" for key in ("file", "drafter"))
-        hello = read_options(name, ENGINES["llamacpp"][spec.path], given, others)
+        file, drafter = (texts.pop(key, "") if key in others else "" for key in ("file", "drafter"))
+        hello = read_options(name, ENGINES["llamacpp"][spec.path], texts, others)
         drafter = drafter or (self._first_model() if drafts else "")
         if drafts and not drafter:
             return Absent(name, "no draft model: name one among the drafters, or a GGUF file with drafter")
@@ -170,9 +170,9 @@ class Peers:
 
     def _vllm(self, name: str, spec: registry.Spec) -> Contender | Absent:
         """Build vLLM's own ways of drafting, in float32 on a CPU like ours; one prompt at a time."""
-        given, drafts = dict(spec.options), spec.path == "draft"
-        drafter = given.pop("drafter", "") if drafts else ""
-        options = read_options(name, ENGINES["vllm"][spec.path], given, ("drafter",) if drafts else ())
+        texts, drafts = dict(spec.options), spec.path == "draft"
+        drafter = texts.pop("drafter", "") if drafts else ""
+        options = read_options(name, ENGINES["vllm"][spec.path], texts, ("drafter",) if drafts else ())
         speculative: dict[str, Any] | None = None
         if spec.path != "plain":
             method = "draft_model" if drafts else spec.path

@@ -17,11 +17,11 @@ from ...core.sampling import Sampling
 from ...errors import UserError
 from ...generation.output import Writer
 from ...generation.text import decode
+from ...inputs import once
 from ...models.threads import THREADS
 from ...policies.catalogue import method
 from .. import machine
 from ..machine import Meter, judge
-from ..named import once
 from ..results import BASELINE, Row, identical, round_row, summarize
 from ..workloads import choose, encode_fitting, load
 from ..writing import write_json
@@ -354,8 +354,10 @@ class Runner:
                 writer = Writer(self.tokenizer, ())
                 for round in text.log:
                     writer.add(round)
-                shown = {"prompt_text": decode(self.tokenizer, item.ids).strip()}
-                pieces.append(head | shown | {"pieces": [[p.text, p.source] for p in writer.output().pieces]})
+                prompt = {"prompt_text": decode(self.tokenizer, item.ids).strip()}
+                pieces.append(
+                    head | prompt | {"pieces": [[p.text, p.source] for p in writer.output().pieces]}
+                )
         self.journal.finish(unit, rows, rounds, pieces, contender.memory())
 
     def _row(self, key: str, contender: Contender, item: Item, text: Text, head: Row) -> Row:

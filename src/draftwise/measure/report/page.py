@@ -146,8 +146,8 @@ def _beside(prompt: str, answers: str) -> str:
     """Return a prompt and its answers side by side; the answers alone where the prompt was not kept."""
     if not prompt:
         return answers
-    asked = f'<h4>Prompt</h4><div class="text asked" tabindex="0">{printable(prompt)}</div>'
-    return f'<div class="pair"><div>{asked}</div><div>{answers}</div></div>'
+    question = f'<h4>Prompt</h4><div class="text asked" tabindex="0">{printable(prompt)}</div>'
+    return f'<div class="pair"><div>{question}</div><div>{answers}</div></div>'
 
 
 def _answer(sample: Sample, drafters: Sequence[str]) -> str:

@@ -132,15 +132,15 @@ def _load(results: Results) -> dict[str, Any]:
 
 def _draw(results: Results, folder: Path) -> list[Drawn]:
     """Every picture whose data exists; none without matplotlib, which the report mentions."""
-    wanted = [*(PICTURES if results.rows else ()), *(SIMULATED if results.simulation else ())]
+    pictures = [*(PICTURES if results.rows else ()), *(SIMULATED if results.simulation else ())]
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         return [
-            Drawn(picture, missing="matplotlib is not installed", remedy=f"`{EXTRA}`") for picture in wanted
+            Drawn(picture, missing="matplotlib is not installed", remedy=f"`{EXTRA}`") for picture in pictures
         ]
     with styled():
-        return [_drawn(picture, results, folder) for picture in wanted]
+        return [_drawn(picture, results, folder) for picture in pictures]
 
 
 def _drawn(picture: Picture, results: Results, folder: Path) -> Drawn:

@@ -185,22 +185,22 @@ class ByLastReward:
     strength: float = field(default=0.5, kw_only=True)
     last: float = field(default=0.0, kw_only=True, metadata=LEARNED)
     linucb: LinUCB = field(init=False, metadata=LEARNED)
-    seen: deque[tuple[float, float]] = field(init=False, metadata=LEARNED)
+    contexts: deque[tuple[float, float]] = field(init=False, metadata=LEARNED)
 
     def __post_init__(self) -> None:
         self.linucb = LinUCB(self.arms, 2, strength=self.strength)
-        self.seen = deque()
+        self.contexts = deque()
 
     def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
-        self.seen.append((1.0, self.last))
-        return self.linucb.choose(allowed, rng, self.seen[-1])
+        self.contexts.append((1.0, self.last))
+        return self.linucb.choose(allowed, rng, self.contexts[-1])
 
     def update(self, arm: int, reward: float, propensity: float) -> None:
         self.last = reward
-        self.linucb.update(arm, reward, propensity, self.seen.popleft())
+        self.linucb.update(arm, reward, propensity, self.contexts.popleft())
 
     def abort(self, arm: int) -> None:
-        self.seen.popleft()
+        self.contexts.popleft()
         self.linucb.abort(arm)
 
     def estimates(self) -> list[float]:

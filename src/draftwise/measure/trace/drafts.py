@@ -208,11 +208,11 @@ def _draft_one(drafter: Drafter, job: Job) -> Draft:
 
 def _without_prefixes(row: Sequence[Draft]) -> list[Draft]:
     """Return the drafts of one position, without those that are prefixes of others."""
-    kept: list[Draft] = []
+    longest: list[Draft] = []
     for draft in sorted(row, key=lambda d: -len(d.tokens)):
-        if not any(_begins(whole, draft) for whole in kept):
-            kept.append(draft)
-    return kept
+        if not any(_begins(whole, draft) for whole in longest):
+            longest.append(draft)
+    return longest
 
 
 def _begins(whole: Draft, draft: Draft) -> bool:

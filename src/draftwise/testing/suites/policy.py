@@ -30,9 +30,21 @@ from ...state.merge import combine
 from ...state.numbers import dump, load
 from ..drafter import SimDrafter
 from ..exact import exact_of, p_value
-from ..world import PROMPTS, at_random, drafting, second_order, small_target
 from .runs import DrafterWatch
-from .suite import SURE, Suite, Watch, fail, holds, skip, suite_of
+from .suite import (
+    PROMPTS,
+    SURE,
+    Suite,
+    Watch,
+    at_random,
+    drafting,
+    fail,
+    holds,
+    second_order,
+    skip,
+    small_target,
+    suite_of,
+)
 
 NAMES = ("near", "far", "ngram")
 FIRST = 987_654_001  # request ids that are no other number

@@ -61,8 +61,8 @@ def values(results: Results) -> Figure:
 
 def most_played(rounds: Rounds, arms: Sequence[str]) -> list[str]:
     """The `MOST` most played arms, in the order in which they are given."""
-    played = dict(zip(rounds.names["arm"], np.bincount(rounds.arm).tolist(), strict=True))
-    first = sorted(arms, key=lambda arm: -played.get(arm, 0))[:MOST]
+    pulls = dict(zip(rounds.names["arm"], np.bincount(rounds.arm).tolist(), strict=True))
+    first = sorted(arms, key=lambda arm: -pulls.get(arm, 0))[:MOST]
     return [arm for arm in arms if arm in first]
 
 
@@ -130,11 +130,11 @@ def hits(rounds: Rounds, best: Mapping[str, str]) -> Floats | None:
     Drafters are compared instead of arms where the policy does not have the fixed arms.
     """
     by = "arm" if set(best.values()) & set(rounds.names["arm"]) else "drafter"
-    wanted = {c: arm if by == "arm" else drafter_of(arm) for c, arm in best.items()}
+    targets = {c: arm if by == "arm" else drafter_of(arm) for c, arm in best.items()}
     names = rounds.names[by]
-    if len(names) < 2 or not set(wanted.values()) & set(names):
+    if len(names) < 2 or not set(targets.values()) & set(names):
         return None
-    codes = [names.index(w) if (w := wanted.get(c)) in names else -1 for c in rounds.names["category"]]
+    codes = [names.index(w) if (w := targets.get(c)) in names else -1 for c in rounds.names["category"]]
     shares: Floats = (getattr(rounds, by) == np.array(codes)[rounds.category]).astype(np.float64)
     return shares
 
