@@ -55,8 +55,8 @@ def legend(colours: dict[str, str]) -> Text:
     """The colour of each drafter."""
     from rich.text import Text
 
-    guessed = [part for name, colour in colours.items() for part in ((f"■ {name}", colour), "  ")]
-    return Text.assemble(*guessed, "□ target")
+    parts = [part for name, colour in colours.items() for part in ((f"■ {name}", colour), "  ")]
+    return Text.assemble(*parts, "□ target")
 
 
 def as_dict(output: Output) -> dict[str, Any]:
@@ -171,14 +171,14 @@ def _lines(
         return []
     widths = [max(map(len, cells)) for cells in zip(*both, strict=True)]
     fixed = widths[:-1] if prose else widths
-    taken = sum(fixed) + len(GAP) * (len(widths) - 1)
-    if limit is not None and taken > (limit - NARROWEST if prose else limit):
+    total = sum(fixed) + len(GAP) * (len(widths) - 1)
+    if limit is not None and total > (limit - NARROWEST if prose else limit):
         return [part for row in rows for part in _block(columns, row, prose, limit)]
     lines = []
     for i, row in enumerate(both):
         parts = [GAP.join(cell.ljust(size) for cell, size in zip(row, [*fixed, 0], strict=False))]
         if prose and limit is not None:
-            parts = _wrapped(parts[0], limit, " " * taken)
+            parts = _wrapped(parts[0], limit, " " * total)
         lines += [(part.rstrip(), i == 0 and columns is not None) for part in parts]
     return lines
 

@@ -143,14 +143,14 @@ def local(target: str, folder: Path) -> Iterator[Suggestion]:
         if cost.weight_bytes:
             why = "Drafts with the layer of multi-token prediction in the target's own files"
             yield _suggestion(target, "mtp", why, HERE, cost.weight_bytes, None)
-    mine, size = vocabulary(folder), footprint(folder).parameters
+    own_vocabulary, size = vocabulary(folder), footprint(folder).parameters
     for name, place in candidates(folder).items():
         if place.resolve() == folder.resolve():
             continue
         if (head := kind_of_head(place, folder)) is not None:
             why = f"{head} head with the target's hidden size and vocabulary"
             cost, name = footprint(place), f"{head}:{name}"
-        elif mine is not None and vocabulary(place) == mine:
+        elif own_vocabulary is not None and vocabulary(place) == own_vocabulary:
             cost, why = footprint(place), "the target's tokenizer"
             if size is not None and cost.parameters is not None:
                 if cost.parameters >= size:
@@ -203,12 +203,12 @@ def vocabulary(folder: Path) -> str | None:
 
 def kind_of_head(place: Path, target: Path) -> str | None:
     """Return `eagle` or `medusa` if the folder holds a head for models of the target's sizes."""
-    mine, theirs = read_config(target), read_config(place)
-    architectures = " ".join(map(str, theirs.get("architectures") or ())).lower()
-    theirs = {**theirs, **(theirs.get("transformer_layer_config") or {})}
+    target_config, head_config = read_config(target), read_config(place)
+    architectures = " ".join(map(str, head_config.get("architectures") or ())).lower()
+    head_config = {**head_config, **(head_config.get("transformer_layer_config") or {})}
     kinds = {"eagle": "eagle", "medusa": "medusa", "dflash": "eagle"}
     kind = next((name for word, name in kinds.items() if word in architectures), None)
-    fits = all(mine.get(key) == theirs.get(key) for key in ("hidden_size", "vocab_size"))
+    fits = all(target_config.get(key) == head_config.get(key) for key in ("hidden_size", "vocab_size"))
     return kind if fits else None
 
 

@@ -198,14 +198,14 @@ def oracle(
     draftwise oracle my-trace --costs c=0.1 --drafters ngram,suffix
     """
     from draftwise.measure.trace import Trace
-    from draftwise.measure.trace.results import foreseen
+    from draftwise.measure.trace.results import compute_oracle
     from draftwise.measure.writing import make_folder, write_json
 
     recorded = Trace(trace, distinct(drafters, "--drafters"))
     if out is not None:
         make_folder(out)
     with progress("computing the optimum") as tell:
-        results = foreseen(recorded, costs_of(recorded, costs), progress=partial(tell, "prompts"))
+        results = compute_oracle(recorded, costs_of(recorded, costs), progress=partial(tell, "prompts"))
     if out is not None:
         write_json(out / "oracle.json", results)
     if as_json:

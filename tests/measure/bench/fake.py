@@ -53,7 +53,7 @@ class Fake(Contender):
     def memory(self) -> Any:
         return self.count
 
-    def remember(self, memory: Any) -> None:
+    def restore(self, memory: Any) -> None:
         self.count = memory
 
 

@@ -172,7 +172,7 @@ class Reader:
         self.batch = api.llama_batch_init(most, 0, 1)
         names = ("token", "pos", "n_seq_id", "logits")
         arrays = [np.ctypeslib.as_array(getattr(self.batch, name), (most,)) for name in names]
-        self.tokens, self.places, counts, self.wanted = arrays
+        self.tokens, self.places, counts, self.has_logits = arrays
         counts[:] = 1
         for i in range(most):
             self.batch.seq_id[i][0] = 0
@@ -192,8 +192,8 @@ class Reader:
             n = len(part)
             self.tokens[:n] = part
             self.places[:n] = range(self.at, self.at + n)
-            self.wanted[:n] = 0
-            self.wanted[max(0, n - rows) : n] = 1
+            self.has_logits[:n] = 0
+            self.has_logits[max(0, n - rows) : n] = 1
             self.batch.n_tokens = n
             if code := self.api.llama_decode(self.context, self.batch):
                 raise ChildError(f"llama_decode returned {code} at position {self.at}")
@@ -247,12 +247,12 @@ class ModelDraft:
 
     def __init__(self, reader: Reader, *, length: int, confidence: float) -> None:
         self.reader, self.length, self.confidence = reader, length, confidence
-        self.held = np.empty(0, np.int32)
+        self.cached = np.empty(0, np.int32)
 
     def __call__(self, input_ids: NDArray[np.int32], /, **_: Any) -> NDArray[np.int32]:
         """Return what may follow these tokens."""
-        length = min(len(self.held), len(input_ids) - 1)
-        differ = np.flatnonzero(self.held[:length] != input_ids[:length])
+        length = min(len(self.cached), len(input_ids) - 1)
+        differ = np.flatnonzero(self.cached[:length] != input_ids[:length])
         same = int(differ[0]) if len(differ) else length
         self.reader.cut(same)
         new, drafted = input_ids[same:].tolist(), list[int]()
@@ -263,7 +263,7 @@ class ModelDraft:
                 break
             drafted.append(token)
             new = [token]
-        self.held = np.append(input_ids, np.array(drafted, np.int32))[: self.reader.at].astype(np.int32)
+        self.cached = np.append(input_ids, np.array(drafted, np.int32))[: self.reader.at].astype(np.int32)
         return np.array(drafted, np.int32)
 
 

@@ -156,7 +156,7 @@ class Policy(Contender):
         version, words, gauss = self.loop.rng.getstate()
         return {"policy": dump(self.loop.policy), "rng": [version, list(words), gauss]}
 
-    def remember(self, memory: Any) -> None:
+    def restore(self, memory: Any) -> None:
         """Restore them."""
         load(self.loop.policy, memory["policy"])
         version, words, gauss = memory["rng"]

@@ -216,14 +216,14 @@ class Runner:
     tell: Callable[[Progress], None]
     failed: dict[str, str] = field(default_factory=dict)
     copy: Item | None = None
-    spent: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+    times: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self) -> None:
         """Run all unfinished units."""
         work = list(self.work())
         self.journal.resume(unit for _, unit, _ in work)
         for row in self.journal.rows():
-            self.spent[row["method"], row["batch"]].append(row["seconds"])
+            self.times[row["method"], row["batch"]].append(row["seconds"])
         if all(self.journal.finished(unit) for _, unit, _ in work):
             return
         self._prepare(work)
@@ -231,7 +231,7 @@ class Runner:
         self._try_peers()
         for contender in self.contenders:
             if (memory := self.journal.memory(contender.name)) is not None:
-                contender.remember(memory)
+                contender.restore(memory)
         self.meter.sample()
         samples = self._samples()
         for at, (contender, unit, items) in enumerate(work):
@@ -288,7 +288,7 @@ class Runner:
             except Exception as error:
                 self._fail(contender, error)
                 continue
-            contender.remember(memory)
+            contender.restore(memory)
             counts = {"tokens": len(text.tokens), "drafted": text.drafted, "accepted": text.accepted}
             self.journal.note(contender.name, {"drafts": contender.drafts, "copied": counts})
 
@@ -336,7 +336,7 @@ class Runner:
         load: Any = self.meter.sample()
         rows, rounds, pieces = [], [], []
         for key, item, text in zip(unit.keys, items, texts, strict=True):
-            self.spent[contender.name, unit.batch].append(text.seconds)
+            self.times[contender.name, unit.batch].append(text.seconds)
             head = {
                 "method": contender.name,
                 "category": item.category,
@@ -386,7 +386,7 @@ class Runner:
     def _progress(self, at: int, work: Sequence[tuple[Contender, Unit, Sequence[Item]]]) -> Progress:
         """Seconds left: each unit counts with its method's mean time per prompt so far."""
         contender, _, items = work[at]
-        means = {key: sum(spent) / len(spent) for key, spent in self.spent.items()}
+        means = {key: sum(times) / len(times) for key, times in self.times.items()}
         left = 0.0
         for other, unit, group in work[at:]:
             mean = means.get((other.name, unit.batch))

@@ -110,7 +110,7 @@ class Transformers(Peer):
         """Return the state of the heuristic."""
         return None if self.config is None else {"num_assistant_tokens": self.config.num_assistant_tokens}
 
-    def remember(self, memory: Any) -> None:
+    def restore(self, memory: Any) -> None:
         """Restore it."""
         if memory is not None:
             self.config.num_assistant_tokens = memory["num_assistant_tokens"]

@@ -64,9 +64,9 @@ def _parts(results: Results, story: Story) -> Iterable[str]:
         yield f"## Peers\n\n{table(tables.texts(('peer', 'settings'), results.peers))}"
     if results.absent:
         yield f"## Absent\n\n{table(tables.texts(('method', 'reason'), results.absent))}"
-    for section, drawn in story.sections():
+    for section, drawings in story.sections():
         yield f"## {section}"
-        for picture in (one.picture for one in drawn):
+        for picture in (one.picture for one in drawings):
             yield f"### {picture.title}\n\n{picture.caption}"
             yield f"![{picture.title}](pictures/{picture.name}.png)"
     if results.categories:

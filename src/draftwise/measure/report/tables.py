@@ -66,13 +66,13 @@ def optimum(records: Sequence[Mapping[str, Any]]) -> Table:
         least, fixed = float(row["optimum"]), row["best_fixed"]
         just = min(row.get("exactly", {}).values(), default=nan)
         arm = f"{fixed['drafter']}:{fixed['length']}" if fixed["length"] else "none"
-        alternatives = [_taken(seconds, least) for seconds in (fixed["seconds"], just, row["none"])]
+        alternatives = [_time_and_share(seconds, least) for seconds in (fixed["seconds"], just, row["none"])]
         first = (Cell(row["category"]), number(row["new_tokens"], 0), number(least, 2, " s"))
         rows.append((*first, Cell(arm), *alternatives))
     return Table(("category", "tokens", "optimum", *times), rows)
 
 
-def _taken(seconds: float, least: float) -> Cell:
+def _time_and_share(seconds: float, least: float) -> Cell:
     is_known = seconds == seconds and seconds > 0
     return Cell(f"{seconds:,.2f} s ({100 * least / seconds:.0f} %)", seconds) if is_known else Cell(NOTHING)
 

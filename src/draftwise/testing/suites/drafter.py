@@ -34,8 +34,8 @@ class DraftChecks(TextChecks):
     def test_it_has_every_method_of_the_role(self) -> None:
         """`hint`, `draft`, `observe`, `close`."""
         drafter: Any = self.fresh(type(self).target())
-        wanted = ("hint", "draft", "observe", "close")
-        missing = [name for name in wanted if not callable(getattr(drafter, name, None))]
+        methods = ("hint", "draft", "observe", "close")
+        missing = [name for name in methods if not callable(getattr(drafter, name, None))]
         if missing or not isinstance(drafter, Drafter):
             fail(f"{type(drafter).__name__} lacks {', '.join(missing)}", "see draftwise.Drafter")
 
@@ -54,10 +54,10 @@ class DraftChecks(TextChecks):
     def test_every_job_gets_a_draft(self) -> None:
         """As many drafts as jobs, each a `Draft`."""
         for play in self.plays.values():
-            for asked, got in play.watch.counts:
-                if asked != got:
-                    fail(f"{got} drafts for {asked} jobs", "return one Draft per job, empty ones included")
-            if sum(asked for asked, _ in play.watch.counts) > len(play.watch.records):
+            for jobs, drafts in play.watch.counts:
+                if jobs != drafts:
+                    fail(f"{drafts} drafts for {jobs} jobs", "return one Draft per job, empty ones included")
+            if sum(jobs for jobs, _ in play.watch.counts) > len(play.watch.records):
                 fail("an answer that is no Draft", "return Draft.chain(...) or Draft() for each job")
 
     def test_drafts_are_no_longer_than_asked(self) -> None:
@@ -139,15 +139,15 @@ class DraftChecks(TextChecks):
 
     def test_drafts_end_where_a_stop_rule_fires(self) -> None:
         """With the token that fired it as the last one; by its own signals."""
-        given = False
+        has_signals = False
         for record in (record for record in self.drafts if needs(record.job.stops) and record.draft.signals):
-            given, ends = True, _ends(record)
+            has_signals, ends = True, _ends(record)
             if ends is not None and ends + 1 < len(record.draft.tokens) and record.draft.is_chain:
                 rule = record.job.stop_at(ends).rule
                 fail(
                     f"{len(record.draft.tokens)} tokens where {rule} fired at number {ends + 1}", "end there"
                 )
-        if not given:
+        if not has_signals:
             skip("it gives no signals to stop by")
 
     def test_rows_are_the_logits_of_the_drafted_tokens(self) -> None:
@@ -313,12 +313,12 @@ class UpkeepChecks(TextChecks):
                 list(play.loop.run(self.prompts, sampling, batch=2))
             return probe
 
-        found: Probe = self.once("grades", probed)
-        if found.refused:
+        filled_probe: Probe = self.once("grades", probed)
+        if filled_probe.refused:
             fail("grade() raised or gave no grades", "return one Grade in [0, 1] for each token of each job")
-        if not found.compared:
+        if not filled_probe.compared:
             skip("no draft of its own could be graded")
-        return found
+        return filled_probe
 
     def _some(self) -> Request:
         return self.play("greedy").loop.add(self.prompts[0], GREEDY)
@@ -346,40 +346,42 @@ class Probe:
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> list[Feedback]:
         """Hold each grade against the draft's distributions."""
-        for seen in batch:
-            draft, n = seen.draft, len(seen.tokens)
+        for record in batch:
+            draft, n = record.draft, len(record.tokens)
             if draft.tokens and draft.is_chain:
-                probs = [seen.scores.chance(node, t) for node, t in zip(seen.nodes, seen.tokens, strict=True)]
-                own = draft if seen.request.rounds % 2 else None
-                start = len(seen.request.tokens) - n
+                probs = [
+                    record.scores.chance(node, t) for node, t in zip(record.nodes, record.tokens, strict=True)
+                ]
+                own = draft if record.request.rounds % 2 else None
+                start = len(record.request.tokens) - n
                 job = GradeJob(
-                    seen.request,
+                    record.request,
                     start,
                     probs,
-                    seen.scores.distributions(seen.nodes),
+                    record.scores.distributions(record.nodes),
                     own,
                     frozenset({"top1", "entropy"}),
                 )
                 grades = graders.grade(NAME, [job])
                 self.refused += grades is None
-                self._compare(seen, probs, grades[0] if grades else ())
-        return [Feedback(seen.request.id, seen.decision) for seen in batch]
+                self._compare(record, probs, grades[0] if grades else ())
+        return [Feedback(record.request.id, record.decision) for record in batch]
 
     def close(self, request: Request) -> tuple[Feedback, ...]:
         """Nothing is late."""
         return ()
 
-    def _compare(self, seen: RoundRecord, probs: Sequence[float], grades: Sequence[Grade]) -> None:
-        draft, size = seen.draft, len(seen.draft.tokens)
-        most = 1 if self.waits or any(grade.deeper for grade in grades) else min(size, len(seen.tokens))
+    def _compare(self, record: RoundRecord, probs: Sequence[float], grades: Sequence[Grade]) -> None:
+        draft, size = record.draft, len(record.draft.tokens)
+        most = 1 if self.waits or any(grade.deeper for grade in grades) else min(size, len(record.tokens))
         for k, grade in enumerate(grades[:most]):
-            token, node = seen.tokens[k], seen.nodes[k]
+            token, node = record.tokens[k], record.nodes[k]
             if draft.dist is None:
                 accept = float(draft.tokens[k] == token)
-                overlap = seen.scores.chance(node, draft.tokens[k])
+                overlap = record.scores.chance(node, draft.tokens[k])
             else:
                 q = _row(draft.dist[k])
-                p = np.array([seen.scores.chance(node, t) for t in range(len(q))])
+                p = np.array([record.scores.chance(node, t) for t in range(len(q))])
                 accept, overlap = min(1.0, float(q[token]) / probs[k]), float(np.minimum(p, q).sum())
             self.compared.append((grade, accept, overlap, k))
 

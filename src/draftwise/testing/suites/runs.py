@@ -121,9 +121,9 @@ def _requests(first: Any) -> Iterable[Request]:
 
 def _state(request: Request, name: str) -> tuple[Any, ...]:
     """Return what a drafter must leave alone: in `draft`, everything but the request's generator."""
-    kept = (tuple(request.tokens), request.prompt_length, request.sampling, request.uniforms.getstate())
+    fixed = (tuple(request.tokens), request.prompt_length, request.sampling, request.uniforms.getstate())
     rest = (request.done, frozenset(request.disabled), request.drawn, request.rounds)
-    return (*kept, *rest) if name == "draft" else (*kept, *rest, request.rng.getstate())
+    return (*fixed, *rest) if name == "draft" else (*fixed, *rest, request.rng.getstate())
 
 
 @dataclass(frozen=True, slots=True)

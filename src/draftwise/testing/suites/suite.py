@@ -96,7 +96,7 @@ def _parameters(make: Callable[..., Any]) -> frozenset[str]:
 def size_of(thing: Any) -> int:
     """Return how much an object holds: references of all that can be reached from it, and bytes of arrays."""
     total = 0
-    for node, inner in _reach(thing):
+    for node, inner in _reachable(thing):
         total += len(inner)
         if getattr(type(node), "nbytes", None) is not None:
             total += int(node.nbytes)
@@ -105,19 +105,19 @@ def size_of(thing: Any) -> int:
 
 def holds(thing: Any, ids: frozenset[int]) -> bool:
     """Return whether a whole number out of `ids` can be reached from an object."""
-    return any(type(other) is int and other in ids for _, inner in _reach(thing) for other in inner)
+    return any(type(other) is int and other in ids for _, inner in _reachable(thing) for other in inner)
 
 
-def _reach(thing: Any) -> Iterator[tuple[Any, list[Any]]]:
+def _reachable(thing: Any) -> Iterator[tuple[Any, list[Any]]]:
     """Yield all objects that can be reached from one, each with those that it refers to."""
-    seen, waiting = {id(thing)}, [thing]
+    visited, waiting = {id(thing)}, [thing]
     while waiting:
         node = waiting.pop()
         inner = gc.get_referents(node)
         yield node, inner
         for other in inner:
-            if id(other) not in seen and not isinstance(other, APART):
-                seen.add(id(other))
+            if id(other) not in visited and not isinstance(other, APART):
+                visited.add(id(other))
                 waiting.append(other)
 
 
