@@ -206,9 +206,7 @@ class WorkloadOptions:
     per_category: Annotated[int, Option(help="Prompts of each category; 0: all.")] = 0
     max_new_tokens: Annotated[int, Option(help="Longest text in tokens.")] = 128
     temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy decoding.")] = 0.0
-    seed: Annotated[
-        int, Option(help="Random seed of sampling, of workloads and of the order of methods.")
-    ] = 0
+    seed: Annotated[int, Option(help="Random seed of sampling, workloads and the order of work.")] = 0
     raw: Raw = False
     dtype: Dtype = "auto"
     device: Device = "auto"
