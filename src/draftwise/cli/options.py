@@ -190,7 +190,18 @@ def _checked(policies: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadOptions:
+class LoadingOptions:
+    """The target and the drafters, and how they are loaded."""
+
+    target: Target = DEFAULT_TARGET
+    drafters: Drafters = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    trust_remote_code: TrustRemoteCode = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOptions(LoadingOptions):
     """Prompts, models and how they decode: of measurements."""
 
     workload: Annotated[
@@ -200,26 +211,19 @@ class WorkloadOptions:
             "or a JSONL file of prompts."
         ),
     ] = "spec-bench"
-    target: Target = DEFAULT_TARGET
-    drafters: Drafters = None
     limit: Annotated[int, Option(help="Number of prompts at most; 0: all.")] = 0
     per_category: Annotated[int, Option(help="Prompts of each category; 0: all.")] = 0
     max_new_tokens: Annotated[int, Option(help="Longest text in tokens.")] = 128
     temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy decoding.")] = 0.0
     seed: Annotated[int, Option(help="Random seed of sampling, workloads and the order of work.")] = 0
     raw: Raw = False
-    dtype: Dtype = "auto"
-    device: Device = "auto"
     compile: Compile = "kept"
-    trust_remote_code: TrustRemoteCode = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
+class ModelOptions(LoadingOptions):
     """The target, the drafters and the policy."""
 
-    target: Target = DEFAULT_TARGET
-    drafters: Drafters = None
     policy: Annotated[
         str | None,
         Option(
@@ -232,12 +236,9 @@ class ModelOptions:
         str | None,
         Option(metavar="FILE", help="Save what the policy learns to this file, and start from it.", **MODELS),
     ] = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
     compile: Compile = "auto"
     trials: Trials = "auto"
     threads: Threads = 0
-    trust_remote_code: TrustRemoteCode = False
 
     @cached_property
     def specs(self) -> tuple[ModelSpec, tuple[DrafterSpec, ...], PolicySpec]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -12,17 +13,7 @@ from draftwise.errors import UserError
 
 from . import show
 from .command import Group, add
-from .options import (
-    DEFAULT_TARGET,
-    AsJson,
-    Device,
-    Drafters,
-    Dtype,
-    Target,
-    TrustRemoteCode,
-    complete,
-    drafters_of,
-)
+from .options import AsJson, LoadingOptions, complete, drafters_of
 from .progress import progress, waiting
 from .show import table
 
@@ -99,31 +90,18 @@ def _report_datastore(header: Header, out: Path, seconds: float, *, as_json: boo
     )
 
 
-def compile_(
-    target: Target = DEFAULT_TARGET,
-    drafters: Drafters = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
-    as_json: AsJson = False,
-) -> None:
+def compile_(models: LoadingOptions, as_json: AsJson = False) -> None:
     """Compile the passes of a target and its drafters; later runs on this machine start with them.
 
     Examples:
     draftwise compile
     draftwise compile --target Qwen/Qwen3-0.6B --drafters ngram,suffix --dtype float32
     """
-    with waiting(f"compiling {target}: a minute or more for each model"):
+    with waiting(f"compiling {models.target}: a minute or more for each model"):
         from draftwise import Decoder
 
-        decoder = Decoder.from_pretrained(
-            target,
-            drafters=drafters_of(target, drafters),
-            dtype=dtype,
-            device=device,
-            trust_remote_code=trust_remote_code,
-            compile="on",
-        )
+        options = asdict(models) | {"drafters": drafters_of(models.target, models.drafters), "compile": "on"}
+        decoder = Decoder.from_pretrained(options.pop("target"), **options)
     if as_json:
         show.dump(decoder.compiled)
     else:
