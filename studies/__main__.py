@@ -20,7 +20,7 @@ class Study:
 
 def studies() -> list[Study]:
     """All modules that name a page, read without importing them."""
-    found = []
+    listed = []
     for path in sorted(HERE.rglob("*.py")):
         tree = ast.parse(path.read_text())
         pages = [
@@ -34,8 +34,8 @@ def studies() -> list[Study]:
             parts = path.relative_to(HERE.parent).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__main__" else parts)
             about = (ast.get_docstring(tree) or "").splitlines()[0]
-            found.append(Study(module, about, str(pages[0])))
-    return found
+            listed.append(Study(module, about, str(pages[0])))
+    return listed
 
 
 def main() -> None:

@@ -64,11 +64,11 @@ def imported(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
     """The modules of the package that one of them imports."""
     inside = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     inside = [part for part in inside if part]
-    found = set()
+    names = set()
     for node in running(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             whole = (alias.name for alias in node.names if alias.name.startswith("draftwise."))
-            found |= {name.partition(".")[2] for name in whole}
+            names |= {name.partition(".")[2] for name in whole}
         elif isinstance(node, ast.ImportFrom):
             own = (node.module or "").split(".")
             if node.level:
@@ -79,8 +79,8 @@ def imported(name: str, path: Path, known: Mapping[str, Path]) -> set[str]:
                 continue
             for alias in node.names:  # a name may be a module of its own
                 one = ".".join([*base, alias.name])
-                found.add(one if one in known else ".".join(base))
-    return {one for one in found if one in known and one not in ("", name)}
+                names.add(one if one in known else ".".join(base))
+    return {one for one in names if one in known and one not in ("", name)}
 
 
 def circles(graph: Graph) -> list[list[str]]:
@@ -93,8 +93,8 @@ def circles(graph: Graph) -> list[list[str]]:
                 seen.add(other)
                 left.append(other)
         reach[first] = seen
-    found = {frozenset(b for b in reach[a] if a in reach[b]) for a in graph}
-    return sorted(sorted(one) for one in found if len(one) > 1)
+    groups = {frozenset(b for b in reach[a] if a in reach[b]) for a in graph}
+    return sorted(sorted(one) for one in groups if len(one) > 1)
 
 
 def floors(graph: Graph) -> int:
@@ -163,13 +163,13 @@ def main() -> None:
     parser.add_argument("--root", action="append", type=Path, help="a checkout; may be repeated")
     parser.add_argument("--json", action="store_true", help="as JSON, with all names")
     args = parser.parse_args()
-    found = {str(root): asdict(counted(root / "src/draftwise")) for root in args.root or [Path()]}
+    counts = {str(root): asdict(counted(root / "src/draftwise")) for root in args.root or [Path()]}
     if args.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(counts, indent=1))
         return
-    print("| | " + " | ".join(found) + " |\n|---" + "|---" * len(found) + "|")
-    for name in next(iter(found.values())):
-        cells = " | ".join(shown(house[name]) for house in found.values())
+    print("| | " + " | ".join(counts) + " |\n|---" + "|---" * len(counts) + "|")
+    for name in next(iter(counts.values())):
+        cells = " | ".join(shown(house[name]) for house in counts.values())
         print(f"| {name.replace('_', ' ')} | {cells} |")
 
 

@@ -1,8 +1,10 @@
-"""What people hand in as text: JSON that can be read, and Unicode that is whole."""
+"""What people hand in as text: JSON that can be read, whole Unicode, and names that are given once."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from .errors import UserError
@@ -32,3 +34,14 @@ def whole(text: str, what: str) -> str:
         half = ord(text[error.start])
         raise UserError(f"{what} has half a character (U+{half:04X}): repair its encoding") from None
     return text
+
+
+def once(what: str, names: Sequence[str]) -> None:
+    """Check that no name is there twice.
+
+    Raises:
+        UserError: one is.
+    """
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise UserError(f"{what}: {twice[0]} is repeated: give each once")

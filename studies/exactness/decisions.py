@@ -12,21 +12,29 @@ differs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import fields
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+
+from draftwise.errors import UserError
+from draftwise.measure.trace import Replay, ReplayState
+from draftwise.policies.catalogue import method
+from draftwise.state.merge import combine
+from draftwise.state.numbers import dump
+from studies.common.command import command, start
+from studies.speed.without import PARTS, without
+from tests.measure.trace import sims
+from tests.policies.auto import script, world
+from tests.state.test_merge import ADDING
 
 PAGE = "CONTRIBUTING.md"
 POLICIES = (
@@ -44,66 +52,44 @@ POLICIES = (
     *("hedgespec?windows=rounds&censored=weight", "hedgespec-hedge?arms=drafters*lengths&every=4"),
     *("auto?length=8", "auto?length=3&share=0.2", "auto?length=8&share=0"),
 )
-PARTS = (
-    *("costs", "price", "length", "others", "stop", "forgetting", "text", "guard", "none", "thinning"),
-    *("hints", "reading"),
-)
 BATCHES = (1, 4, 8, 32)
 
 
-def module(*names: str) -> Any:
-    """The first of these modules that there is: trees differ in where they keep things."""
-    for name in names:
-        with suppress(ModuleNotFoundError):
-            return import_module(name)
-    raise SystemExit(f"none of {', '.join(names)} is in this tree: give --tree a checkout of Draftwise")
-
-
-def ablated(part: str, drafters: list[str], length: int) -> Any:
-    """`auto` without one of its parts."""
-    try:
-        without = import_module("studies.speed.without")
-    except ModuleNotFoundError:
-        return module("draftwise.policies.catalogue", "draftwise.catalogue").method(
-            f"auto?length={length}&without={part}", drafters
-        )
-    return without.without(part, drafters, length=length)
-
-
-def hashed(made: Any, rounds: Iterator[Any], learnt: list[str]) -> dict[str, Any]:
+def hashed(chosen_method: Any, rounds: Iterator[Any], feedback: list[str]) -> dict[str, Any]:
     """The number of rounds and the hash of all decisions and of the learned state."""
-    dump = module("draftwise.state.numbers", "draftwise.state").dump
     digest, n = sha256(), 0
     for n, r in enumerate(rounds, 1):  # noqa: B007  (the count is what is returned)
         stops = [(s.rule, s.threshold) for s in r.decision.stops]
         facts = (r.request, r.arm.name, stops, r.decision.propensity, r.drafted, r.accepted, r.tokens, r.done)
         digest.update(repr(facts).encode())
-    digest.update("".join(learnt).encode())
-    digest.update(json.dumps(dump(made.policy), sort_keys=True).encode())
+    digest.update("".join(feedback).encode())
+    digest.update(json.dumps(dump(chosen_method.policy), sort_keys=True).encode())
     return {"rounds": n, "hash": digest.hexdigest()[:16]}
 
 
-def overheard(made: Any) -> list[str]:
+def overheard(chosen_method: Any) -> list[str]:
     """All feedback that this policy will get, in order."""
-    heard: list[str] = []
-    policy, learn = made.policy, type(made.policy).learn
+    feedback_lines: list[str] = []
+    policy, learn = chosen_method.policy, type(chosen_method.policy).learn
 
     class Heard(type(policy)):  # type: ignore[misc]  # fields may be slots, so the method is put in a subclass
         __slots__ = ()
 
         def learn(self, feedback: Any) -> None:
             for o in feedback.outcomes:
-                heard.append(f"{o.accepted} {o.drafted} {o.seconds} {o.reward} {o.overlaps} {cost_text(o)}\n")
-            heard.append(f"{feedback.request} {feedback.losses} {feedback.windows}\n")
+                feedback_lines.append(
+                    f"{o.accepted} {o.drafted} {o.seconds} {o.reward} {o.overlaps} {cost_text(o)}\n"
+                )
+            feedback_lines.append(f"{feedback.request} {feedback.losses} {feedback.windows}\n")
             learn(self, feedback)
 
     policy.__class__ = Heard
-    return heard
+    return feedback_lines
 
 
 def cost_text(outcome: Any) -> str:
-    """Return an outcome's cost in the words of the first version, whatever this tree calls it."""
-    cost = outcome.cost if hasattr(outcome, "cost") else outcome.spent
+    """Return an outcome's cost in the words of the first version, so that hashes stay the same."""
+    cost = outcome.cost
     if cost is None:
         return "None"
     numbers = {field.name: getattr(cost, field.name) for field in fields(cost)}
@@ -115,40 +101,27 @@ def cost_text(outcome: Any) -> str:
     return "Spent(" + ", ".join(f"{name}={value!r}" for name, value in numbers.items()) + ")"
 
 
-def replaying() -> tuple[Any, Callable[[Any, Any], Iterator[Any]]]:
-    """Classes and functions of the replay; other trees have other names."""
-    names = ("draftwise.measure.trace.state", "draftwise.measure.trace.stage", "draftwise.trace.stage")
-    found = module(*names)
-    if hasattr(found, "ReplayState"):
-        return found.ReplayState, lambda loop, state: loop.replay(state)
-    return found.Stage, lambda loop, state: loop.play(state)
-
-
-def replays(sims: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def replays() -> Iterator[tuple[str, dict[str, Any]]]:
     """Every policy on the two traces."""
-    method = module("draftwise.policies.catalogue", "draftwise.catalogue").method
-    replay = module("draftwise.measure.trace.replay", "draftwise.trace.replay").Replay
-    state, play = replaying()
     makers: Mapping[str, Callable[[list[str]], Any]] = {
         name: lambda drafters, name=name: method(name, drafters) for name in POLICIES
-    } | {f"auto without {p}": lambda drafters, p=p: ablated(p, drafters, 8) for p in PARTS}
+    } | {f"auto without {p}": lambda drafters, p=p: without(p, drafters, length=8) for p in PARTS}
     for kind, temperature in (("greedy", 0.0), ("drawn", 0.8)):
         with TemporaryDirectory() as folder:
             trace = sims.recorded(Path(folder), n=24, sampling=sims.settings(120, temperature=temperature))
             for name, make in makers.items():
-                made = make(list(trace.drafters))
-                learnt = overheard(made)
+                chosen_method = make(list(trace.drafters))
+                feedback = overheard(chosen_method)
                 try:
-                    loop = replay(trace, made, sims.COSTS, seed=3)
-                    rounds = (r for one in trace for r in play(loop, state(one)))
-                    yield f"{kind}: {name}", hashed(made, rounds, learnt)
-                except module("draftwise.errors").UserError as error:
+                    loop = Replay(trace, chosen_method, sims.COSTS, seed=3)
+                    rounds = (r for one in trace for r in loop.replay(ReplayState(one)))
+                    yield f"{kind}: {name}", hashed(chosen_method, rounds, feedback)
+                except UserError as error:
                     yield f"{kind}: {name}", {"rounds": 0, "hash": f"refused: {error}"[:60]}
 
 
-def worlds(script: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def worlds() -> Iterator[tuple[str, dict[str, Any]]]:
     """`auto` in batches, with simulated seconds."""
-    method = module("draftwise.policies.catalogue", "draftwise.catalogue").method
     dear = script.Prices(target=lambda tokens: 10e-3 * max(1.0, tokens / 2))
     right = {
         "good": script.always(0.75),
@@ -159,16 +132,16 @@ def worlds(script: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         for batch, prices in [*((batch, script.Prices()) for batch in BATCHES), (2, dear)]:
             for part in ("", *PARTS):
                 widths = {"weak": 2} if batch == 8 else {}
-                world = script.Stage(patch, right, prices, texts=24, widths=widths)
+                stage = script.Stage(patch, right, prices, texts=24, widths=widths)
                 names = list(right)
-                made = ablated(part, names, 16) if part else method("auto", names)
-                learnt = overheard(made)
-                rounds = world.run(made, batch=batch)[2]
+                chosen_method = without(part, names, length=16) if part else method("auto", names)
+                feedback = overheard(chosen_method)
+                rounds = stage.run(chosen_method, batch=batch)[2]
                 label = f"auto without {part}" if part else "auto"
-                yield f"batch {batch}: {label}", hashed(made, iter(rounds), learnt)
+                yield f"batch {batch}: {label}", hashed(chosen_method, iter(rounds), feedback)
 
 
-def sampled(world: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def sampled() -> Iterator[tuple[str, dict[str, Any]]]:
     """`auto` at temperature 1, with two models and two lookups, on text that changes its distribution."""
     text = world.phases([world.EASY, world.HARD], 40)
     models = {"good": world.mixed(world.EASY, world.table(2, 0.3), 0.9), "bad": world.table(3, 1.0)}
@@ -179,23 +152,20 @@ def sampled(world: Any) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"temperature 1, batch {batch}: auto", hashed(loop, iter(rounds), [])
 
 
-def merged(sims: Any, adding: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def merged() -> Iterator[tuple[str, dict[str, Any]]]:
     """The merged state of two policies that played on two halves of a trace, and of small learners."""
-    method = module("draftwise.policies.catalogue", "draftwise.catalogue").method
-    replay = module("draftwise.measure.trace.replay", "draftwise.trace.replay").Replay
-    state, play = replaying()
     with TemporaryDirectory() as folder:
         trace = sims.recorded(Path(folder), n=12, sampling=sims.settings(120))
         texts = list(trace)
         for name in POLICIES:
             halves = [method(name, list(trace.drafters)) for _ in range(2)]
             for k, made in enumerate(halves):
-                loop = replay(trace, made, sims.COSTS, seed=k)
+                loop = Replay(trace, made, sims.COSTS, seed=k)
                 for one in texts[k::2]:
-                    list(play(loop, state(one)))
+                    list(loop.replay(ReplayState(one)))
             fresh = method(name, list(trace.drafters)).policy
             yield f"merged: {name}", combined(fresh, [made.policy for made in halves])
-    for new, step in adding:
+    for new, step in ADDING:
         parts = [new(), new(), new()]
         for k, part in enumerate(parts):
             rng = Random(k)
@@ -206,13 +176,11 @@ def merged(sims: Any, adding: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 def combined(into: Any, parts: list[Any]) -> dict[str, Any]:
     """The hash of their merged state, or a note that they cannot be merged."""
-    dump = module("draftwise.state.numbers", "draftwise.state").dump
-    merge = module("draftwise.state.merge", "draftwise.merge")
     for one in (into, *parts):
         dump(one)
     try:
-        merge.combine(into, parts)
-    except module("draftwise.errors").UserError:
+        combine(into, parts)
+    except UserError:
         return {"rounds": 0, "hash": "refused"}
     text = json.dumps(dump(into), sort_keys=True)
     return {"rounds": len(parts), "hash": sha256(text.encode()).hexdigest()[:16]}
@@ -220,19 +188,13 @@ def combined(into: Any, parts: list[Any]) -> dict[str, Any]:
 
 def hashes() -> dict[str, Any]:
     """All hashes of the tree that is imported."""
-    sims = module("tests.measure.trace.sims", "tests.trace.sims")
-    script = module("tests.policies.auto.script", "tests.auto.script")
-    world = module("tests.policies.auto.world", "tests.auto.world")
-    adding = module("tests.state.test_merge", "tests.test_merge").ADDING
-    parts = (replays(sims), worlds(script), sampled(world), merged(sims, adding))
-    return {name: found for part in parts for name, found in part}
+    parts = (replays(), worlds(), sampled(), merged())
+    return {name: row for part in parts for name, row in part}
 
 
 def main() -> int:
     """Print the hashes, or what differs."""
-    # Not the parser of studies.common: this file runs in other trees too, which may have none.
-    about = __doc__.splitlines()[0] if __doc__ else ""
-    parser = argparse.ArgumentParser(description=about, epilog=f"Figures: {PAGE}")
+    parser = command(__doc__, PAGE)
     parser.add_argument("--tree", type=Path, help="another checkout, whose code is run")
     parser.add_argument("--json", type=Path, help="write the hashes here")
     parser.add_argument("--against", type=Path, help="compare with hashes written before")
@@ -243,25 +205,26 @@ def main() -> int:
             if value := getattr(args, name):
                 rest += [f"--{name}", str(value.resolve())]
         path = f"{tree / 'src'}:{tree}"
-        command = [sys.executable, str(Path(__file__).resolve()), *rest]
-        return subprocess.run(command, cwd=tree, env={"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}).returncode
-    found = hashes()
+        study = [sys.executable, str(Path(__file__).resolve()), *rest]
+        return subprocess.run(study, cwd=tree, env={"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}).returncode
+    results = hashes()
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    known = json.loads(args.against.read_text(encoding="utf-8")) if args.against else {}
+        args.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    earlier = json.loads(args.against.read_text(encoding="utf-8")) if args.against else {}
     wrong = 0
-    for name, mine in found.items():
-        before = known.get(name)
+    for name, mine in results.items():
+        before = earlier.get(name)
         refused = before is not None and mine["hash"][:7] == before["hash"][:7] == "refused"
         same = "" if before is None else "equal" if before == mine or refused else f"NOT EQUAL {before}"
         wrong += same.startswith("NOT")
         print(f"{name:60} {mine['rounds']:6} {mine['hash']:18} {same}")
-    if known:
+    if earlier:
         print(
-            f"{len(found) - wrong} of {len(found)} equal; rounds: {sum(x['rounds'] for x in found.values())}"
+            f"{len(results) - wrong} of {len(results)} equal; "
+            f"rounds: {sum(row['rounds'] for row in results.values())}"
         )
-    return int(wrong > 0 or bool(known.keys() - found.keys()))
+    return int(wrong > 0 or bool(earlier.keys() - results.keys()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(main)

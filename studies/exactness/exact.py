@@ -74,7 +74,7 @@ def main() -> int:
     own = references(plain, prompts, options.new_tokens, options.reference)
     with tempfile.TemporaryDirectory() as folder:
         store = datastore(Path(folder) / "store", tokenizer, own[::2])
-        found: list[Difference] = []
+        differences: list[Difference] = []
         rows = []
         for way, (policy, drafters) in ways(options, Path(folder)).items():
             for batch in options.batches:
@@ -86,7 +86,7 @@ def main() -> int:
                 )
                 texts, accepted = written(decoder, prompts, options.new_tokens, batch)
                 mine = compare(way, batch, prompts, own, texts, options.dtype)
-                found += mine
+                differences += mine
                 ties = sum(d.tie for d in mine)
                 rows.append(
                     {
@@ -102,15 +102,16 @@ def main() -> int:
                     "mean_accepted": round(accepted, 3),
                 }
                 print(json.dumps(rows[-1]), flush=True)
-    for difference in found:
+    for difference in differences:
         print(json.dumps(asdict(difference)))
     if options.json:
         Path(options.json).write_text(
-            json.dumps({"rows": rows, "differences": [asdict(d) for d in found]}, indent=1)
+            json.dumps({"rows": rows, "differences": [asdict(d) for d in differences]}, indent=1)
         )
-    wrong = [d for d in found if not d.tie]
+    wrong = [d for d in differences if not d.tie]
     print(
-        f"{len(prompts)} prompts, {len(rows)} ways: {len(found) - len(wrong)} ties, {len(wrong)} differences"
+        f"{len(prompts)} prompts, {len(rows)} ways: {len(differences) - len(wrong)} ties, "
+        f"{len(wrong)} differences"
     )
     return 1 if wrong and options.dtype == "float32" else 0
 
@@ -149,16 +150,16 @@ def ways(options: Namespace, folder: Path) -> dict[str, tuple[str, list[str]]]:
 
 def references(model: Any, prompts: Sequence[list[int]], n: int, file: str) -> list[list[int]]:
     """Transformers' own texts, kept in `file` if there is one."""
-    known: dict[str, list[int]] = {}
+    texts: dict[str, list[int]] = {}
     if file and Path(file).exists():
-        known = json.loads(Path(file).read_text())
+        texts = json.loads(Path(file).read_text())
     for prompt in track(prompts, "Transformers", disable=not sys.stderr.isatty()):
         key = f"{n} {prompt}"
-        if key not in known:
-            known[key] = reference(model, prompt, n)
+        if key not in texts:
+            texts[key] = reference(model, prompt, n)
     if file:
-        Path(file).write_text(json.dumps(known))
-    return [known[f"{n} {prompt}"] for prompt in prompts]
+        Path(file).write_text(json.dumps(texts))
+    return [texts[f"{n} {prompt}"] for prompt in prompts]
 
 
 def fitting(tokenizer: Any, longest: int) -> list[list[int]]:
@@ -211,13 +212,13 @@ def written(
 
 
 def compare(way: str, batch: int, prompts: Any, own: Any, texts: Any, dtype: str) -> list[Difference]:
-    found = []
+    differences = []
     for i, (prompt, a, b) in enumerate(zip(prompts, own, texts, strict=True)):
         if a != b:
             at = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
             margin, error = judge([*prompt, *a[:at]], dtype)
-            found.append(Difference(way, batch, i, at, margin, error, margin < min(4 * error, 1e-4)))
-    return found
+            differences.append(Difference(way, batch, i, at, margin, error, margin < min(4 * error, 1e-4)))
+    return differences
 
 
 @torch.inference_mode()

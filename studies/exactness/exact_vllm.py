@@ -53,12 +53,12 @@ def compare(options: Namespace) -> int:
         plain = child({"concurrency": concurrency})["texts"]
         for way in ways:
             start = perf_counter()
-            told = child(way | {"concurrency": concurrency})
-            same = sum(a == b for a, b in zip(plain, told["texts"], strict=True))
+            result = child(way | {"concurrency": concurrency})
+            same = sum(a == b for a, b in zip(plain, result["texts"], strict=True))
             worst |= same < len(plain)
             name = ",".join(way["drafters"]) + " " + way["policy"]
             took = perf_counter() - start
-            drafted = told["totals"].get("arms", {})
+            drafted = result["totals"].get("arms", {})
             print(
                 f"concurrency {concurrency}  {name:45} {same}/{len(plain)} identical  {took:.0f} s  {drafted}"
             )
@@ -69,10 +69,10 @@ def child(way: dict[str, Any]) -> dict[str, Any]:
     """Return the texts of one engine."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "told.json"
-        asked = json.dumps(way | {"out": str(out)})
-        subprocess.run(again("--one", asked), check=True)
-        told: dict[str, Any] = json.loads(out.read_text())
-    return told
+        settings = json.dumps(way | {"out": str(out)})
+        subprocess.run(again("--one", settings), check=True)
+        result: dict[str, Any] = json.loads(out.read_text())
+    return result
 
 
 def write(options: Namespace, way: dict[str, Any]) -> dict[str, Any]:

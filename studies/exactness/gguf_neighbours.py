@@ -47,12 +47,12 @@ def main() -> int:
     parser.add_argument("--length", type=int, default=3, help="tokens of a draft")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found: dict[str, dict[str, int]] = {}
+    by_setting: dict[str, dict[str, int]] = {}
     for model in options.models:
-        found[Path(model).name] = ways(model, options)
+        by_setting[Path(model).name] = ways(model, options)
     if options.json:
-        options.json.write_text(json.dumps({"texts": options.texts, "different": found}, indent=1))
-    return int(any(any(counts.values()) for counts in found.values()))
+        options.json.write_text(json.dumps({"texts": options.texts, "different": by_setting}, indent=1))
+    return int(any(any(counts.values()) for counts in by_setting.values()))
 
 
 def ways(model: str, options: Any) -> dict[str, int]:
@@ -86,11 +86,11 @@ def opened(model: str, threads: int) -> Any:
 def drawn(target: Any, n: int, most: int) -> list[Text]:
     """Prompts, and the lengths of their texts."""
     draw, words = Random(0), target.model.tokenizer
-    found = []
+    texts = []
     for i, prompt in enumerate(draw.sample(spec_bench(), n)):
         text = " ".join([prompt.text] * 4)[:LONG] if i % 10 == 9 else prompt.text[:SHORT]
-        found.append((encode(words, text, vocab_size=target.vocab_size), draw.randint(1, most)))
-    return found
+        texts.append((encode(words, text, vocab_size=target.vocab_size), draw.randint(1, most)))
+    return texts
 
 
 def written(target: Any, texts: Sequence[Text], batch: int, length: int) -> list[list[int]]:

@@ -42,12 +42,12 @@ def main() -> int:
     texts: list[tuple[list[int], list[int], Any]] = []
     with TemporaryDirectory() as folder:
         for type in options.types:
-            made = export_gguf(options.target, Path(folder) / f"{type}.gguf", type=type)
+            exported = export_gguf(options.target, Path(folder) / f"{type}.gguf", type=type)
             if not texts:
-                words = GgufTokenizer.from_file(made.path)
+                words = GgufTokenizer.from_file(exported.path)
                 texts = list(written(model, words, options.prompts, options.new_tokens))
-            print(f"{type}: {made.bytes / 1e6:.1f} MB, {compared(made.path, texts)}", flush=True)
-            made.path.unlink()
+            print(f"{type}: {exported.bytes / 1e6:.1f} MB, {compared(exported.path, texts)}", flush=True)
+            exported.path.unlink()
     return 0
 
 

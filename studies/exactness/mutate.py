@@ -124,7 +124,7 @@ def mutants(module: str, sample: int, seed: int) -> list[Mutant]:
         spots = (spot for node in nodes for spot in operator.mutation_positions(node))
         for occurrence, (begin, _) in enumerate(spots):
             places.setdefault((name.split("_")[0], begin), []).append((name, occurrence))
-    rng, found = Random(f"{module.rpartition('.')[2]} {seed}"), list[Mutant]()
+    rng, candidates = Random(f"{module.rpartition('.')[2]} {seed}"), list[Mutant]()
     order = sorted(places)
     rng.shuffle(order)
     for family, begin in order:
@@ -132,10 +132,10 @@ def mutants(module: str, sample: int, seed: int) -> list[Mutant]:
         changed = mutate_code(source, get_operator(name)(), occurrence)
         if changed and bare(changed) != bare(source):
             operator = name.removeprefix("core/")
-            found.append(Mutant(module, operator, begin[0], difference(source, changed), changed))
-        if len(found) == sample:
+            candidates.append(Mutant(module, operator, begin[0], difference(source, changed), changed))
+        if len(candidates) == sample:
             break
-    return sorted(found, key=lambda one: (one.line, one.operator))
+    return sorted(candidates, key=lambda one: (one.line, one.operator))
 
 
 def bare(source: str) -> str:
@@ -227,15 +227,15 @@ def rows_of(out: Path) -> list[dict[str, Any]]:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Killed by module, and the survivors."""
-    said = ["| module | mutants | killed | |", "|---|---|---|---|"]
+    lines = ["| module | mutants | killed | |", "|---|---|---|---|"]
     for module in [name for name in TESTS if any(row["module"] == name for row in rows)]:
         mine = [row for row in rows if row["module"] == module]
         killed = sum(not row["survived"] for row in mine)
-        said.append(f"| `{module}` | {len(mine)} | {killed} | {100 * killed / len(mine):.0f} % |")
+        lines.append(f"| `{module}` | {len(mine)} | {killed} | {100 * killed / len(mine):.0f} % |")
     for row in rows:
         if row["survived"]:
-            said.append(f"\n{row['module']}:{row['line']} {row['operator']}\n{row['change']}")
-    return "\n".join(said)
+            lines.append(f"\n{row['module']}:{row['line']} {row['operator']}\n{row['change']}")
+    return "\n".join(lines)
 
 
 def main() -> None:

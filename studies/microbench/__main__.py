@@ -35,22 +35,22 @@ def measured(part: str, trace: str) -> list[dict[str, Any]]:
     """One pass of one part, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "benchmarks.json"
-        asked = [sys.executable, "-m", "pytest", str(HERE / f"bench_{part}.py"), *QUIET, *OPTIONS]
-        asked += [f"--benchmark-json={out}", *([f"--replayed-trace={trace}"] if trace else [])]
+        words = [sys.executable, "-m", "pytest", str(HERE / f"bench_{part}.py"), *QUIET, *OPTIONS]
+        words += [f"--benchmark-json={out}", *([f"--replayed-trace={trace}"] if trace else [])]
         environment = os.environ | ENVIRONMENT.get(part, {})
-        ran = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False)
+        ran = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         if ran.returncode:
             raise SystemExit(f"{part}: its benchmarks failed:\n{ran.stdout[-3000:]}{ran.stderr[-2000:]}")
-        found: list[dict[str, Any]] = json.loads(out.read_text())["benchmarks"]
-        return found
+        benchmarks: list[dict[str, Any]] = json.loads(out.read_text())["benchmarks"]
+        return benchmarks
 
 
 def row(name: str, runs: Sequence[dict[str, Any]]) -> str:
     """A benchmark's least time with the range over the passes, and what else it says, the least of each."""
     least = [1e6 * run["stats"]["min"] for run in runs]
     extras = {key: min(run["extra_info"][key] for run in runs) for key in runs[0]["extra_info"]}
-    told = ", ".join(f"{key} {value:.2f}" for key, value in extras.items())
-    return f"| {name} | {min(least):,.2f} | {min(least):,.2f} to {max(least):,.2f} | {told} |"
+    figures = ", ".join(f"{key} {value:.2f}" for key, value in extras.items())
+    return f"| {name} | {min(least):,.2f} | {min(least):,.2f} to {max(least):,.2f} | {figures} |"
 
 
 def main() -> None:
@@ -60,21 +60,21 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--trace", default="", help="for replay: a trace in place of a simulated one")
     parser.add_argument("--json", type=Path, help="also write all numbers here")
-    asked = parser.parse_args()
-    if unknown := set(asked.parts) - set(PARTS):
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(PARTS):
         parser.error(f"{min(unknown)}: choose from {', '.join(PARTS)}")
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for number in range(asked.passes):
-        for part in asked.parts or PARTS:
-            print(f"pass {number + 1} of {asked.passes}: {part}", file=sys.stderr, flush=True)
-            for run in measured(part, asked.trace):
-                found[f"{part}: {run['name'].removeprefix('test_')}"].append(run)
+    by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for number in range(args.passes):
+        for part in args.parts or PARTS:
+            print(f"pass {number + 1} of {args.passes}: {part}", file=sys.stderr, flush=True)
+            for run in measured(part, args.trace):
+                by_name[f"{part}: {run['name'].removeprefix('test_')}"].append(run)
     print("| benchmark | us | over the passes | also |\n|---|---|---|---|")
-    for name, runs in found.items():
+    for name, runs in by_name.items():
         print(row(name, runs))
     print(f"\nload {os.getloadavg()[0]:.2f}")
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    if args.json:
+        args.json.write_text(json.dumps(by_name, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

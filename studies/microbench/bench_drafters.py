@@ -135,8 +135,8 @@ def makers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Callable[[], D
 def test_draft(benchmark: Any, makers: dict[str, Any], name: str, kind: str, stop: Stop) -> None:
     """One request from its prompt to its end."""
     text = texts(Random(0), TOKENS)[kind]
-    told = benchmark.pedantic(measure, args=(makers[name](), text, stop), rounds=1)
-    benchmark.extra_info.update(told)
+    figures = benchmark.pedantic(measure, args=(makers[name](), text, stop), rounds=1)
+    benchmark.extra_info.update(figures)
 
 
 @pytest.mark.parametrize("language", ["C++", "Python"])
@@ -153,5 +153,5 @@ def test_prompt(
     """Prompts of `size` tokens, by what their index is written in."""
     if language == "Python":
         monkeypatch.setattr(indices, "library", lambda: None)
-    told = benchmark.pedantic(prompt, args=(makers[name], prose(Random(0), size)), rounds=1)
-    benchmark.extra_info.update(told)
+    figures = benchmark.pedantic(prompt, args=(makers[name], prose(Random(0), size)), rounds=1)
+    benchmark.extra_info.update(figures)

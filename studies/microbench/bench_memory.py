@@ -46,9 +46,9 @@ class Peak(threading.Thread):
 
 def weights(model: Any) -> int:
     """Bytes of a model's weights, packed ones included."""
-    found = [p.numel() * p.element_size() for p in model.parameters()]
-    found += [m.in_features * m.out_features * 4 for m in model.modules() if isinstance(m, PackedLinear)]
-    return sum(found)
+    sizes = [p.numel() * p.element_size() for p in model.parameters()]
+    sizes += [m.in_features * m.out_features * 4 for m in model.modules() if isinstance(m, PackedLinear)]
+    return sum(sizes)
 
 
 def beyond(decoder: Decoder) -> dict[str, float]:
@@ -74,9 +74,9 @@ def test_memory(benchmark: Any) -> None:
     """One prompt of 1,900 tokens, eager passes; the allocator gives freed blocks back at once."""
     assert os.environ.get("MALLOC_TRIM_THRESHOLD_") == "0", "run it with python -m studies.microbench memory"
     decoder = Decoder.from_pretrained("zoo:target", drafters=DRAFTERS, policy=POLICY, compile="off")
-    told = benchmark.pedantic(beyond, args=(decoder,), rounds=1)
-    benchmark.extra_info.update(told)
-    assert told["MB beyond"] <= 0.1 * told["MB of weights"]
+    figures = benchmark.pedantic(beyond, args=(decoder,), rounds=1)
+    benchmark.extra_info.update(figures)
+    assert figures["MB beyond"] <= 0.1 * figures["MB of weights"]
 
 
 @pytest.mark.parametrize("language", ["C++", "Python"])
@@ -87,8 +87,8 @@ def test_lookups(
     """Bytes that a lookup holds for each token of a text, by what its index is written in."""
     if language == "Python":
         monkeypatch.setattr(indices, "library", lambda: None)
-    told = benchmark.pedantic(held, args=(kind(), prose(Random(0), LONG)), rounds=1)
-    benchmark.extra_info["bytes a token"] = told
+    figures = benchmark.pedantic(held, args=(kind(), prose(Random(0), LONG)), rounds=1)
+    benchmark.extra_info["bytes a token"] = figures
 
 
 def held(drafter: NgramDrafter | SuffixDrafter, text: list[int]) -> float:

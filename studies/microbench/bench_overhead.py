@@ -26,8 +26,8 @@ def test_overhead(benchmark: Any, policy: str, batch: int) -> None:
     decoder = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram"], policy=policy)
     encoded = [decoder.encode(q.text) for q in spec_bench()[::20]]
     prompts = [ids for ids in encoded if len(ids) < 600]
-    told = benchmark.pedantic(measure, args=(decoder, prompts, NEW, batch), rounds=1, warmup_rounds=1)
-    benchmark.extra_info.update(told)
+    figures = benchmark.pedantic(measure, args=(decoder, prompts, NEW, batch), rounds=1, warmup_rounds=1)
+    benchmark.extra_info.update(figures)
 
 
 def measure(decoder: Decoder, prompts: list[list[int]], n: int, batch: int) -> dict[str, float]:

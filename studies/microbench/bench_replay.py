@@ -39,9 +39,9 @@ World = tuple[Trace, Costs, list[ReplayState]]
 @pytest.fixture(scope="module")
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     """A trace, what its passes cost, and its texts, at most a hundred of them."""
-    asked = request.config.getoption("--replayed-trace")
-    if asked:
-        trace, costs = Trace(Path(asked)), read_costs(str(Path(asked) / "costs.json"))
+    folder = request.config.getoption("--replayed-trace")
+    if folder:
+        trace, costs = Trace(Path(folder)), read_costs(str(Path(folder) / "costs.json"))
     else:
         trace, costs = recorded(tmp_path_factory.mktemp("trace"), n=12, length=16), COSTS
     every = max(1, len(trace) // TEXTS)

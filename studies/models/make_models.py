@@ -64,21 +64,21 @@ def recipes(target: str, out: Path, start: str) -> dict[str, tuple[str, dict[str
     mixture = MIXTURE | {"answers": str(out / "mixture.answers.jsonl"), "data": tuple(FILES)}
     stop = {"drafter": str(out / "general"), "batch": 32}
     first = {"start": start, "steps": 6000, "batch": 32, "rate": 1e-3 if start else 2e-3}
-    made: dict[str, tuple[str, dict[str, Any]]] = {"general": ("drafter", mixture | first)}
+    models: dict[str, tuple[str, dict[str, Any]]] = {"general": ("drafter", mixture | first)}
     for name in FILES:
         own = {"data": (name,), "start": str(out / "general"), "limit": 3000, "held_out": 40}
         own |= {"max_new_tokens": MIXTURE["max_new_tokens"], "steps": 1500, "batch": 32, "rate": 5e-4}
         if name == "qa":  # answers of three tokens: more prompts, each answered once
             own |= {"limit": 12000, "held_out": 160, "temperatures": (0.0,), "steps": 1000, "rate": 2e-4}
-        made[name] = ("drafter", own)
+        models[name] = ("drafter", own)
     head = {"kind": "eagle", "steps": 6000, "batch": 16, "rate": 2e-3, "share": 1.0, "context": 64}
-    made["eagle"] = ("eagle", mixture | head)
-    made["medusa"] = ("medusa", mixture | {"steps": 3000, "batch": 32, "rate": 2e-3, "tied": True})
-    made["disco"] = ("classifier", mixture | stop | {"kind": "disco", "steps": 4000})
-    made["specdecpp"] = ("classifier", mixture | stop | {"kind": "specdecpp", "steps": 2000, "rate": 2e-3})
-    made["router"] = ("router", {"data": tuple(FILES), "limit": 1000, "held_out": 600, "routes": ROUTES})
+    models["eagle"] = ("eagle", mixture | head)
+    models["medusa"] = ("medusa", mixture | {"steps": 3000, "batch": 32, "rate": 2e-3, "tied": True})
+    models["disco"] = ("classifier", mixture | stop | {"kind": "disco", "steps": 4000})
+    models["specdecpp"] = ("classifier", mixture | stop | {"kind": "specdecpp", "steps": 2000, "rate": 2e-3})
+    models["router"] = ("router", {"data": tuple(FILES), "limit": 1000, "held_out": 600, "routes": ROUTES})
     return {
-        name: (verb, {"target": target, "licence": LICENCE} | more) for name, (verb, more) in made.items()
+        name: (verb, {"target": target, "licence": LICENCE} | more) for name, (verb, more) in models.items()
     }
 
 
@@ -99,9 +99,9 @@ def main() -> None:
     parser.add_argument("--pieces", type=int, default=1, help="parts of an update: 4 on a CPU")
     parser.add_argument("--together", type=int, default=16, help="prompts answered at once: 256 on a GPU")
     args = parser.parse_args()
-    found = recipes(args.target, args.out, args.start)
-    made = {name: (verb, scaled(options, args, verb)) for name, (verb, options) in found.items()}
-    make(made, args.only, args.out, only_answers=args.answers)
+    models = recipes(args.target, args.out, args.start)
+    models = {name: (verb, scaled(options, args, verb)) for name, (verb, options) in models.items()}
+    make(models, args.only, args.out, only_answers=args.answers)
 
 
 def make(

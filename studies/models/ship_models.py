@@ -85,15 +85,15 @@ def main() -> None:
     parser = command(__doc__, PAGE)
     parser.add_argument("out", type=Path, help="what make_models.py has made")
     args = parser.parse_args()
-    made = [name for name in DESCRIPTIONS if (args.out / name / "results.json").exists()]
-    if not made:
+    names = [name for name in DESCRIPTIONS if (args.out / name / "results.json").exists()]
+    if not names:
         raise UserError(
             f"{args.out} holds no finished model: make some with studies.models.make_models or make_smollm2"
         )
-    for name in made:
+    for name in names:
         ship(args.out / name, ZOO / name)
     size = sum(file.stat().st_size for file in ZOO.rglob("*") if file.is_file())
-    print(f"{', '.join(made)}: {size / 1e6:.1f} MB with the others")
+    print(f"{', '.join(names)}: {size / 1e6:.1f} MB with the others")
     if size > MOST:
         raise UserError(f"the models take {size / 1e6:.1f} MB, and {MOST / 1e6:.0f} is the most")
 

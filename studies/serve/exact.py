@@ -75,7 +75,7 @@ class Case:
 def cases(n: int, seed: int, longest: int) -> list[Case]:
     """`n` requests, drawn."""
     draw, prompts = Random(seed), [prompt.text[:400] for prompt in spec_bench()]
-    found = []
+    requests = []
     for _ in range(n):
         prompt = draw.choice(prompts[:: max(1, len(prompts) // max(8, n // 6))])
         most = draw.choice([length for length in LENGTHS if length <= longest])
@@ -84,8 +84,8 @@ def cases(n: int, seed: int, longest: int) -> list[Case]:
         body |= {"speculative": draw.choice(SPECULATION), "stop": draw.choice(STOPS)}
         if draw.random() < 0.15:
             body |= draw.choice(FORMS) | {"stop": None}
-        found.append(Case({k: v for k, v in body.items() if v is not None}, draw.random() < 0.1))
-    return found
+        requests.append(Case({k: v for k, v in body.items() if v is not None}, draw.random() < 0.1))
+    return requests
 
 
 class Alone:
@@ -104,11 +104,11 @@ class Alone:
         cut, reason = tokens[:most], reason if len(tokens) <= most and reason == "eos" else "length"
         stops = body.get("stop") or ()
         for n in range(len(cut) + 1):
-            said = self.decoder.tokenizer.decode(cut[:n], skip_special_tokens=True)
-            found = [said.find(s) for s in ([stops] if isinstance(stops, str) else stops) if s in said]
-            if found:
-                return said[: min(found)], "stop"
-        return said, "stop" if reason == "eos" else "length"
+            text = self.decoder.tokenizer.decode(cut[:n], skip_special_tokens=True)
+            places = [text.find(s) for s in ([stops] if isinstance(stops, str) else stops) if s in text]
+            if places:
+                return text[: min(places)], "stop"
+        return text, "stop" if reason == "eos" else "length"
 
     def _written(self, prompt: str, form: str) -> tuple[list[int], str]:
         body = Completion(model=MODEL, prompt=prompt, **json.loads(form))
@@ -161,8 +161,8 @@ def compare(requests: int, *, clients: int, batch: int, seed: int, longest: int)
     given, alone, counts = cases(requests, seed, longest), Alone(longest), Counter[str]()
     decoder = busy()
     with serving(decoder, MODEL, batch=batch, queue=1 << 16) as (url, _):
-        found = asyncio.run(all_asked(url, given, clients))
-    for case, texts in zip(given, found, strict=True):
+        answers = asyncio.run(all_asked(url, given, clients))
+    for case, texts in zip(given, answers, strict=True):
         if texts is None:
             counts["left"] += 1
             continue
@@ -199,9 +199,9 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=8, help="texts decoded together")
     parser.add_argument("--longest", type=int, default=34, help="tokens of the longest text")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     counts = compare(
-        asked.requests, clients=asked.clients, batch=asked.batch, seed=asked.seed, longest=asked.longest
+        args.requests, clients=args.clients, batch=args.batch, seed=args.seed, longest=args.longest
     )
     print(json.dumps(dict(counts)))
     return int(counts["different"] > 0)

@@ -138,19 +138,19 @@ def replaced(body: dict[str, Any], draw: Random) -> bytes:
 
 def spoilt(body: bytes, draw: Random) -> bytes:
     """A body with some bytes changed."""
-    found = bytearray(body)
+    changed = bytearray(body)
     for _ in range(draw.choice((1, 2, 5, 20))):
-        at, length = draw.randrange(len(found) + 1), draw.choice((1, 2, 8))
+        at, length = draw.randrange(len(changed) + 1), draw.choice((1, 2, 8))
         kind = draw.randrange(4)
-        if kind == 0 and at < len(found):
-            found[at] ^= 1 << draw.randrange(8)
+        if kind == 0 and at < len(changed):
+            changed[at] ^= 1 << draw.randrange(8)
         elif kind == 1:
-            del found[at : at + length]
+            del changed[at : at + length]
         elif kind == 2:
-            found[at:at] = found[at : at + 3 * length]
+            changed[at:at] = changed[at : at + 3 * length]
         else:
-            found[at:at] = draw.choice(BYTES)
-    return bytes(found)
+            changed[at:at] = draw.choice(BYTES)
+    return bytes(changed)
 
 
 def bodies(n: int, seed: int, grammars: bool = True) -> Iterator[tuple[str, bytes]]:
@@ -160,8 +160,8 @@ def bodies(n: int, seed: int, grammars: bool = True) -> Iterator[tuple[str, byte
     for _ in range(n):
         path, body = draw.choice(valid)
         body = {"model": MODEL} | body
-        made = replaced(body, draw) if draw.random() < 0.6 else json.dumps(body).encode()
-        yield path, made if draw.random() < 0.4 else spoilt(made, draw)
+        content = replaced(body, draw) if draw.random() < 0.6 else json.dumps(body).encode()
+        yield path, content if draw.random() < 0.4 else spoilt(content, draw)
 
 
 def wrong(answer: httpx.Response) -> str:

@@ -91,8 +91,8 @@ class Counts:
 
 def prompts(n: int) -> list[str]:
     """Questions, each with the wish for JSON."""
-    found = [prompt.text[:300] for prompt in spec_bench()]
-    return [f"{text}\nDescribe this request as JSON.\n" for text in found[:: max(1, len(found) // n)][:n]]
+    prompts = [prompt.text[:300] for prompt in spec_bench()]
+    return [f"{text}\nDescribe this request as JSON.\n" for text in prompts[:: max(1, len(prompts) // n)][:n]]
 
 
 def counted(decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, temperature: float) -> Counts:
@@ -127,21 +127,21 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--max-new-tokens", type=int, default=120)
     parser.add_argument("--length", type=int, default=4, help="tokens of a draft")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     different = 0
     print("| drafter | text | drafts | accepted a round | of those drafted | tokens a round |")
     print("|---|---|---|---|---|---|")
     for drafter in DRAFTERS:
         decoder = Decoder.from_pretrained(
-            MODEL, drafters=[drafter], policy=f"static-{asked.length}", dtype="float32", compile="off", seed=0
+            MODEL, drafters=[drafter], policy=f"static-{args.length}", dtype="float32", compile="off", seed=0
         )
         for text, temperature in (("greedy", 0.0), ("drawn", 1.0)):
             texts = set()
             for name, kind in KINDS.items():
-                wanted, most = prompts(asked.prompts), asked.max_new_tokens
-                found = counted(decoder, wanted, kind, most=most, temperature=temperature)
-                print(f"| `{drafter}` | {text} | {name} | {found.row} |", flush=True)
-                texts.add(found.texts)
+                wanted, most = prompts(args.prompts), args.max_new_tokens
+                counts = counted(decoder, wanted, kind, most=most, temperature=temperature)
+                print(f"| `{drafter}` | {text} | {name} | {counts.row} |", flush=True)
+                texts.add(counts.texts)
             if temperature == 0.0:
                 different += len(texts) > 1
     print(json.dumps({"different": different}))

@@ -61,11 +61,11 @@ class Seen:
 
     def row(self) -> dict[str, float]:
         """The figures, times in milliseconds."""
-        found = {"tokens_per_s": self.tokens / self.seconds if self.seconds else 0.0, "texts": self.texts}
+        figures = {"tokens_per_s": self.tokens / self.seconds if self.seconds else 0.0, "texts": self.texts}
         for name, values in (("first", self.firsts), ("between", self.gaps)):
             for part in (50, 99):
-                found[f"{name}_p{part}_ms"] = 1000 * float(np.percentile(values, part)) if values else 0.0
-        return found
+                figures[f"{name}_p{part}_ms"] = 1000 * float(np.percentile(values, part)) if values else 0.0
+        return figures
 
 
 async def one(client: openai.AsyncOpenAI, model: str, prompt: str, most: int, seen: Seen) -> None:
@@ -200,44 +200,44 @@ def _healthy(url: str) -> bool:
         return False
 
 
-def measured(asked: Any) -> dict[str, dict[str, Any]]:
+def measured(args: Any) -> dict[str, dict[str, Any]]:
     """The figures of each number of clients and setting."""
-    draw = Random(asked.seed)
-    prompts = [prompt.text[: asked.characters] for prompt in spec_bench()]
-    found: dict[str, dict[str, Seen]] = defaultdict(lambda: defaultdict(Seen))
+    draw = Random(args.seed)
+    prompts = [prompt.text[: args.characters] for prompt in spec_bench()]
+    turns: dict[str, dict[str, Seen]] = defaultdict(lambda: defaultdict(Seen))
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
-        for policy in listed(asked.policies):
-            made = ours(asked.target, asked.drafters, policy, asked.batch)
-            servers[policy] = stack.enter_context(made).sleep()
-        for name, more in VLLM.items() if asked.vllm is not None else ():
-            made = vllm(asked.vllm, asked.target, asked.batch, more)
-            servers[name] = stack.enter_context(made).sleep()
+        for policy in listed(args.policies):
+            process = ours(args.target, args.drafters, policy, args.batch)
+            servers[policy] = stack.enter_context(process).sleep()
+        for name, more in VLLM.items() if args.vllm is not None else ():
+            process = vllm(args.vllm, args.target, args.batch, more)
+            servers[name] = stack.enter_context(process).sleep()
 
         def turn_of(name: str, clients: int, seconds: float) -> Seen:
             server = servers[name]
             with server.awake():
                 client = partial(drawn, prompts)
-                return asyncio.run(turn(server.url, asked.target, client, clients, seconds, asked.most))
+                return asyncio.run(turn(server.url, args.target, client, clients, seconds, args.most))
 
         for name in servers:  # what is compiled or learnt first does not count
             print(f"  {name}", file=sys.stderr, flush=True)
-            turn_of(name, 2, asked.warm)
-        for _ in range(asked.rounds):
-            for clients in numbers(asked.clients):
+            turn_of(name, 2, args.warm)
+        for _ in range(args.rounds):
+            for clients in numbers(args.clients):
                 for name in draw.sample(list(servers), len(servers)):
-                    seconds = asked.seconds if name in MINE else asked.others or asked.seconds
-                    told = turn_of(name, clients, seconds)
-                    found[str(clients)][name].add(told)
-                    print(f"  {clients} {name} {told.row()}", file=sys.stderr, flush=True)
-    return {level: {name: seen.row() for name, seen in rows.items()} for level, rows in found.items()}
+                    seconds = args.seconds if name in MINE else args.others or args.seconds
+                    figures = turn_of(name, clients, seconds)
+                    turns[str(clients)][name].add(figures)
+                    print(f"  {clients} {name} {figures.row()}", file=sys.stderr, flush=True)
+    return {level: {name: seen.row() for name, seen in rows.items()} for level, rows in turns.items()}
 
 
-def table(found: dict[str, dict[str, Any]]) -> str:
+def table(figures_by_load: dict[str, dict[str, Any]]) -> str:
     """The figures as Markdown."""
     names = ["tokens_per_s", "first_p50_ms", "first_p99_ms", "between_p50_ms", "between_p99_ms", "texts"]
     lines = [f"| clients | setting | {' | '.join(names)} |", "| ---: " * 2 + "| ---: " * len(names) + "|"]
-    for level, rows in found.items():
+    for level, rows in figures_by_load.items():
         for setting, row in rows.items():
             figures = " | ".join(f"{row[name]:.4g}" for name in names)
             lines.append(f"| {level} | {setting} | {figures} |")
@@ -261,11 +261,11 @@ def main() -> None:
     parser.add_argument("--vllm", type=Path, help="the Python that has vLLM")
     parser.add_argument("--out", type=Path, help="file for the figures as JSON")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    found = measured(asked)
-    if asked.out is not None:
-        asked.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(table(found))
+    args = parser.parse_args()
+    figures = measured(args)
+    if args.out is not None:
+        args.out.write_text(json.dumps(figures, indent=1) + "\n")
+    print(table(figures))
 
 
 if __name__ == "__main__":

@@ -47,22 +47,22 @@ def main() -> int:
         "--seconds", type=float, default=40.0, help="of other clients before the first picture"
     )
     parser.add_argument("--clients", type=int, default=1, help="others that ask meanwhile")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     decoder = Decoder.from_pretrained(MODEL, drafters=["zoo:general", "ngram", "suffix"], seed=1)
     over = Event()
     with serving(decoder, MODEL) as (url, _):
-        others = [Thread(target=client, args=(url, seed, over)) for seed in range(asked.clients)]
+        others = [Thread(target=client, args=(url, seed, over)) for seed in range(args.clients)]
         for one in others:
             one.start()
         try:
-            over.wait(asked.seconds)
-            taken = pictures(url, asked.prompt)
+            over.wait(args.seconds)
+            taken = pictures(url, args.prompt)
         finally:
             over.set()
             for one in others:
                 one.join()
     for name, picture in taken.items():
-        file = asked.pictures / f"{name}.webp"
+        file = args.pictures / f"{name}.webp"
         save(picture, file)
         print(f"{file}: {file.stat().st_size} bytes")
     return 0
@@ -70,11 +70,11 @@ def main() -> int:
 
 def client(url: str, seed: int, over: Event) -> None:
     """Ask one question of Spec-Bench after the other."""
-    rng, asked = Random(seed), spec_bench()
+    rng, questions = Random(seed), spec_bench()
     with httpx.Client(base_url=url, timeout=120.0, trust_env=False) as calls:
         while not over.is_set():
-            said = [{"role": "user", "content": rng.choice(asked).text[:1000]}]
-            body = {"model": MODEL, "messages": said, "max_tokens": 96, "temperature": 0.0}
+            messages = [{"role": "user", "content": rng.choice(questions).text[:1000]}]
+            body = {"model": MODEL, "messages": messages, "max_tokens": 96, "temperature": 0.0}
             calls.post("/v1/chat/completions", json=body).raise_for_status()
 
 

@@ -62,17 +62,17 @@ def judged(schema: Any, answers: list[dict[str, Any]]) -> set[str]:
         return {"refused"} if all("error" in answer for answer in answers) else {"different"}
     choices = [answer["choices"][0] for answer in answers]
     texts = [(choice["message"]["content"], choice["finish_reason"]) for choice in choices]
-    found = {"same" if texts[0] == texts[1] else "different"}
+    faults = {"same" if texts[0] == texts[1] else "different"}
     for text, reason in texts:
         if reason == "length":
-            found.add("cut")
+            faults.add("cut")
             continue
         try:
             jsonschema.validators.validator_for(schema)(schema).validate(json.loads(text))
-            found.add("valid")
+            faults.add("valid")
         except (ValueError, jsonschema.ValidationError):
-            found.add("invalid")
-    return found
+            faults.add("invalid")
+    return faults
 
 
 def compare(folder: Path, n: int, *, seed: int, most: int, clients: int) -> Counter[str]:

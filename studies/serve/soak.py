@@ -46,13 +46,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8, help="texts decoded together")
     parser.add_argument("--longest", type=int, default=34, help="tokens of the longest text")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    with serving(busy(), MODEL, batch=given.batch, queue=1 << 16) as (url, service):
-        sizes, left = asyncio.run(soak(url, given.requests, given.clients, given.seed, given.longest))
+    args = parser.parse_args()
+    with serving(busy(), MODEL, batch=args.batch, queue=1 << 16) as (url, service):
+        sizes, left = asyncio.run(soak(url, args.requests, args.clients, args.seed, args.longest))
         open_ = len(service.engine.running) + len(service.engine.waiting)
     half = sizes[len(sizes) // 2 :]
-    told = {"requests": given.requests, "left": left, "running": open_, "half": half[0], "end": half[-1]}
-    print(json.dumps(told | {"difference": max(half) - min(half)}))
+    figures = {"requests": args.requests, "left": left, "running": open_, "half": half[0], "end": half[-1]}
+    print(json.dumps(figures | {"difference": max(half) - min(half)}))
 
 
 if __name__ == "__main__":

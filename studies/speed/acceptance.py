@@ -64,19 +64,19 @@ def arguments() -> Namespace:
 
 def domains(data: str, limit: int, seed: int) -> dict[str, list[str]]:
     """Some prompts of each domain."""
-    found: dict[str, list[str]] = defaultdict(list)
+    by_domain: dict[str, list[str]] = defaultdict(list)
     place = Path(data)
     if place.is_dir():
         for file in sorted(place.glob("*/test.jsonl")):
-            found[file.parent.name] = [p.text for p in load_prompts(file)]
+            by_domain[file.parent.name] = [p.text for p in load_prompts(file)]
     else:
         for prompt in spec_bench() if data == "spec-bench" else load_prompts(place):
-            found[prompt.category].append(prompt.text)
-    if not found:
+            by_domain[prompt.category].append(prompt.text)
+    if not by_domain:
         raise UserError(f"no DOMAIN/test.jsonl in {data}")
-    for texts in found.values():
+    for texts in by_domain.values():
         Random(seed).shuffle(texts)
-    return {name: texts[:limit] for name, texts in found.items()}
+    return {name: texts[:limit] for name, texts in by_domain.items()}
 
 
 def said(args: Namespace) -> dict[str, Any]:

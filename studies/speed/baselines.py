@@ -1,6 +1,7 @@
 """`auto` against the optimum, the best fixed arm and "lookup, else model", on halves of traces.
 
     python -m studies.speed.baselines TRACE [TRACE ...] [--half 1] [--policy auto,auto-cascades]
+    python -m studies.speed.baselines TRACE [TRACE ...] --categories     # `auto` on all prompts, by category
 
 Three costs for each trace: measured with it, `llama-8b-eagle` and `llama-8b-1b`. Constants of `auto` were
 chosen on the prompts of even number (`--half 0`); results are those of the odd ones. The fixed arm and
@@ -56,12 +57,12 @@ class Text:
         at, read, seconds = 0, 0, 0.0
         while at < one.committed:
             name, wanted = (lookup, looked) if lines[lookup].hint[at] >= match else (model, drafted)
-            asked = min(wanted, one.budget - at - 1)
-            n = lines[name].span(at, asked)[1] if asked > 0 else 0
+            length = min(wanted, one.budget - at - 1)
+            n = lines[name].span(at, length)[1] if length > 0 else 0
             if not n and name == lookup:
-                name, asked = model, min(drafted, one.budget - at - 1)
-                n = lines[model].span(at, asked)[1] if asked > 0 else 0
-            accepted = self.right[name][asked - 1][at] if n else 0
+                name, length = model, min(drafted, one.budget - at - 1)
+                n = lines[model].span(at, length)[1] if length > 0 else 0
+            accepted = self.right[name][length - 1][at] if n else 0
             seconds += costs.target(1 + n)
             if n:
                 mine, here = costs.of(name), one.prompt.size + at
@@ -77,18 +78,18 @@ def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[ReplayState
     """Real of a policy on each text; `auto-PART` is `auto` without that part."""
     part = policy.removeprefix("auto-") if policy.startswith("auto-") else None
     names = trace.team("auto" if part else policy)
-    made = without(part, names) if part else method(policy, names)
-    loop = Replay(trace, made, costs)
+    chosen_method = without(part, names) if part else method(policy, names)
+    loop = Replay(trace, chosen_method, costs)
     return np.array([sum(round.seconds.total for round in loop.replay(stage)) for stage in stages])
 
 
 Name = TypeVar("Name")
 
 
-def least(found: Mapping[Name, Real]) -> tuple[Name, Real]:
+def least(candidates: Mapping[Name, Real]) -> tuple[Name, Real]:
     """The candidate of the least total time."""
-    name = min(found, key=lambda one: float(found[one].sum()))
-    return name, found[name]
+    name = min(candidates, key=lambda one: float(candidates[one].sum()))
+    return name, candidates[name]
 
 
 def lines(folder: Path, half: int, policies: Sequence[str]) -> Iterator[str]:
@@ -116,6 +117,27 @@ def lines(folder: Path, half: int, policies: Sequence[str]) -> Iterator[str]:
             yield "| " + " | ".join([*cells, cell(*ratio(mine, elsewhere))]) + " |"
 
 
+def category_lines(folder: Path) -> Iterator[str]:
+    """Rows of each category and of all: `auto` against what is best in hindsight for all prompts together."""
+    trace = Trace(folder)
+    texts, names = [Text(ReplayState(one)) for one in trace], [one.category for one in trace]
+    stages = [text.stage for text in texts]
+    for source in (str(folder / "costs.json"), *PUBLISHED):
+        costs = read_costs(source)
+        mine = played(trace, "auto", costs, stages)
+        optimum = np.array([best(stage, costs).seconds for stage in stages])
+        arms = [fixed(stage, costs) for stage in stages]
+        arm, alone = least({arm: np.array([one[arm] for one in arms]) for arm in arms[0]})
+        rule, other = least(_tried(trace, texts, costs))
+        label = source if source in PUBLISHED else "measured"
+        for name in [*dict.fromkeys(names), "all"]:
+            at = np.array([name in (one, "all") for one in names])
+            share = f"{100 * optimum[at].sum() / mine[at].sum():.1f} %"
+            against = [cell(*ratio(mine[at], its[at]), 2) for its in (alone, other)]
+            yield "| " + " | ".join([label, f"{name} ({at.sum()})", share, *against]) + " |"
+        yield f"<!-- {label}: {arm}, {rule} -->"
+
+
 def _tried(trace: Trace, texts: Sequence[Text], costs: Costs) -> dict[Rule, Real]:
     """Real of each "lookup, else model" on these texts."""
     return {rule: np.array([text.otherwise(costs, rule) for text in texts]) for rule in rules(trace)}
@@ -135,12 +157,16 @@ def main() -> None:
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--half", type=int, choices=(-1, 0, 1), default=1, help="prompts; -1: all")
     parser.add_argument("--policy", type=listed, default="auto", help="policies, or auto-PART without a part")
-    asked = parser.parse_args()
-    heads = ["trace", "costs", "policy", "prompts", "of the optimum", "of the composite one"]
-    heads += ["against the best fixed", 'against "lookup, else model"', "fitted to the other half"]
+    parser.add_argument("--categories", action="store_true", help="`auto` by category, on all prompts")
+    args = parser.parse_args()
+    heads = ["costs", "category", "of the optimum", "against the best fixed", 'against "lookup, else model"']
+    if not args.categories:
+        heads = ["trace", "costs", "policy", "prompts", "of the optimum", "of the composite one", *heads[-2:]]
+        heads += ["fitted to the other half"]
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
-    for folder in asked.traces:
-        for line in lines(folder, asked.half, asked.policy):
+    for folder in args.traces:
+        rows = category_lines(folder) if args.categories else lines(folder, args.half, args.policy)
+        for line in rows:
             print(line, flush=True)
 
 

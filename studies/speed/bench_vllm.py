@@ -55,8 +55,8 @@ def main() -> None:
     parser.add_argument("--one", help=SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:
-        asked = json.loads(options.one)
-        Path(asked["out"]).write_text(json.dumps(measure(options, asked["speculative"])))
+        settings = json.loads(options.one)
+        Path(settings["out"]).write_text(json.dumps(measure(options, settings["speculative"])))
         return
     results = engines(options)
     swap = options.out.with_suffix(".writing")
@@ -89,18 +89,18 @@ def child(options: Namespace, speculative: dict[str, Any] | None) -> dict[str, A
     """Return the seconds of one engine, or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "told.json"
-        asked = json.dumps({"out": str(out), "speculative": speculative})
+        settings = json.dumps({"out": str(out), "speculative": speculative})
         log = Path(folder) / "log"
         own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": options.cores}
         environment = os.environ | vllm.settings() | own
         with log.open("w") as err:
-            command = again("--one", asked)
+            command = again("--one", settings)
             ended = subprocess.run(command, stdout=err, stderr=err, env=environment, check=False)
         if ended.returncode or not out.exists():
             lines = [line for line in log.read_text().splitlines() if "Error" in line]
             return {"absent": lines[-1][-200:] if lines else f"ended with status {ended.returncode}"}
-        told: dict[str, Any] = json.loads(out.read_text())
-    return told
+        result: dict[str, Any] = json.loads(out.read_text())
+    return result
 
 
 def measure(options: Namespace, speculative: dict[str, Any] | None) -> dict[str, Any]:
@@ -117,17 +117,17 @@ def measure(options: Namespace, speculative: dict[str, Any] | None) -> dict[str,
     warm = vllm.prompts(llm, spread(8, start=7), options.max_new_tokens)
     for level in levels:
         vllm.write(llm, warm, level, options.max_new_tokens)
-    told: dict[str, Any] = {"levels": {}}
+    result: dict[str, Any] = {"levels": {}}
     for level in levels:
         before, start = counts(llm), perf_counter()
         texts = vllm.write(llm, ids, level, options.max_new_tokens)
         seconds = perf_counter() - start
         drafted = {k: v - before[k] for k, v in counts(llm).items()}
-        told["levels"][str(level)] = {"seconds": seconds, "tokens": sum(map(len, texts))} | drafted
-        told.setdefault("texts", texts)
+        result["levels"][str(level)] = {"seconds": seconds, "tokens": sum(map(len, texts))} | drafted
+        result.setdefault("texts", texts)
     if ours:
-        told["totals"] = totals(llm)
-    return told
+        result["totals"] = totals(llm)
+    return result
 
 
 def counts(llm: Any) -> dict[str, int]:
@@ -136,11 +136,11 @@ def counts(llm: Any) -> dict[str, int]:
         "vllm:spec_decode_num_draft_tokens": "drafted",
         "vllm:spec_decode_num_accepted_tokens": "accepted",
     }
-    found = dict.fromkeys(names.values(), 0)
+    totals = dict.fromkeys(names.values(), 0)
     for metric in llm.get_metrics():
         if metric.name in names:
-            found[names[metric.name]] += int(metric.value)
-    return found
+            totals[names[metric.name]] += int(metric.value)
+    return totals
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
@@ -161,8 +161,8 @@ def table(results: Sequence[dict[str, Any]]) -> str:
 
 def rate(result: dict[str, Any], level: str) -> float:
     """Tokens per second."""
-    told = result["levels"][level]
-    return float(told["tokens"] / told["seconds"])
+    figures = result["levels"][level]
+    return float(figures["tokens"] / figures["seconds"])
 
 
 if __name__ == "__main__":

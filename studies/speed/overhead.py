@@ -29,12 +29,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from draftwise import Decoder, Loop, Sampling, build
+from draftwise import Decoder, Loop, Sampling
+from draftwise.build import composed
 from draftwise.core import drafter_pool as calling
 from draftwise.core import loop as looping
 from draftwise.data import spec_bench
 from draftwise.models.runner import runner
 from draftwise.policies.catalogue import method
+from draftwise.specs import parse_policy
 from studies.common.command import command, listed, numbers, start
 
 PAGE = "docs/explanation/lookups.md"
@@ -152,13 +154,6 @@ def steps(clock: Clock, loop: Loop, prompts: Sequence[Sequence[int]], batch: int
         yield [*parts, end - at[-1] + at[0] - opened, opened - began, float(n)]
 
 
-def composed(team: dict[str, Any], policy: str) -> dict[str, Any]:
-    """The team of a live run; a checkout from before cascades joined by themselves has none."""
-    join = getattr(build, "composed", None)
-    found: dict[str, Any] = join(team, policy) if join else team
-    return found
-
-
 def measured(setup: str, batch: int, args: dict[str, Any], decoder: Any, memory: Any) -> dict[str, Any]:
     """One run of one setup: the own seconds of every step, and the made-up seconds of all."""
     team = decoder.loop.pool.drafters
@@ -174,15 +169,15 @@ def measured(setup: str, batch: int, args: dict[str, Any], decoder: Any, memory:
     try:
         rows[0].model = Passes(rows[0], texts, clock, clock.target, How(real, whole, 1.0))
         rows[1].model = Passes(rows[1], texts, clock, clock.drafter, How(real, part, 0.7))
-        mine = composed({name: team[name] for name in names}, setup)
-        made = method(setup, list(mine))
-        loop = Loop(target, mine, made.policy, made.recorder)
+        mine = composed({name: team[name] for name in names}, parse_policy(setup))
+        chosen_method = method(setup, list(mine))
+        loop = Loop(target, mine, chosen_method.policy, chosen_method.recorder)
         gc.collect()
-        found = list(steps(clock, loop, [ids[:-NEW] for ids in texts], batch))
+        seconds_by_step = list(steps(clock, loop, [ids[:-NEW] for ids in texts], batch))
     finally:
         for one, model in zip(rows, models, strict=True):
             one.model = model
-    return {"steps": found, "seconds": clock.seconds, "passes": clock.inside}
+    return {"steps": seconds_by_step, "seconds": clock.seconds, "passes": clock.inside}
 
 
 def child(args: dict[str, Any]) -> None:
@@ -224,14 +219,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="runs in each process")
     args = vars(parser.parse_args())
     trees = [Path.cwd(), *args.pop("tree")]
-    found: dict[Path, dict[str, list[dict[str, Any]]]] = {tree: {} for tree in trees}
+    runs: dict[Path, dict[str, list[dict[str, Any]]]] = {tree: {} for tree in trees}
     for _ in range(args["repeats"]):
         for tree in trees:
             for name, run in _ran(tree, args):
-                found[tree].setdefault(name, []).append(run)
+                runs[tree].setdefault(name, []).append(run)
     for tree in trees:
         print(f"\n{tree}: {args['passes']}, {args['prices']}\n")
-        table(found[tree])
+        table(runs[tree])
 
 
 def _ran(tree: Path, args: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -240,8 +235,8 @@ def _ran(tree: Path, args: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     path = f"{tree.resolve() / 'src'}:{tree.resolve()}"
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     ran = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
-    found: list[tuple[str, dict[str, Any]]] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    runs: list[tuple[str, dict[str, Any]]] = json.loads(ran.stdout.splitlines()[-1])
+    return runs
 
 
 if __name__ == "__main__":

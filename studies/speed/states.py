@@ -176,13 +176,13 @@ def settings(
     policies: Sequence[str], most: Sequence[int], right: Sequence[str]
 ) -> list[tuple[str, float, int]]:
     """Policy, chance that a drafted token is right, and tokens read again with a draft; plain first."""
-    found: list[tuple[str, float, int]] = [("none", 1.0, 8)]
+    runs: list[tuple[str, float, int]] = [("none", 1.0, 8)]
     for policy in policies:
         if policy == "auto":
-            found += [(policy, float(chance), 8) for chance in right]
+            runs += [(policy, float(chance), 8) for chance in right]
         else:
-            found += [(policy, chance, n) for chance in (0.75, 0.5) for n in most]
-    return found
+            runs += [(policy, chance, n) for chance in (0.75, 0.5) for n in most]
+    return runs
 
 
 def main() -> int:

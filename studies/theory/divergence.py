@@ -184,12 +184,12 @@ def report(title: str, rewards: Rewards) -> dict[str, Values]:
     return chances
 
 
-def draw(found: dict[str, tuple[Rewards, dict[str, Values]]], path: Path) -> None:
+def draw(results: dict[str, tuple[Rewards, dict[str, Values]]], path: Path) -> None:
     """1 / R of every pair under both rewards, and the chance of a wrong order by rounds."""
     from studies.common.plot import panels, save
 
     figure, (left, right) = panels(2)
-    for (title, (rewards, chances)), marker in zip(found.items(), "os", strict=True):
+    for (title, (rewards, chances)), marker in zip(results.items(), "os", strict=True):
         known = [(bd.needed, be.needed) for bd, be in pairs(rewards) if clear(rewards, be)]
         left.plot([bd for bd, _ in known], [be for _, be in known], marker, ms=4, label=title)
         for reward, line in (("divergence", "-"), ("efficiency", "--")):
@@ -210,11 +210,11 @@ def main() -> int:
     parser.add_argument("--new-tokens", type=int, default=64)
     add_pictures(parser)
     options = parser.parse_args()
-    found = {}
+    results = {}
     for title, temperature in (("temperature 1", 1.0), ("greedy", 0.0)):
         rewards = on_the_zoo(options.prompts, options.new_tokens, temperature)
-        found[title] = rewards, report(title, rewards)
-    draw(found, options.pictures / "divergence.svg")
+        results[title] = rewards, report(title, rewards)
+    draw(results, options.pictures / "divergence.svg")
     return 0
 
 

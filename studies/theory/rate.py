@@ -53,12 +53,12 @@ def rounds(drafters: Sequence[tuple[float, float]], n: int, seed: int) -> tuple[
 
 def best_arm(drafters: Sequence[tuple[float, float]]) -> int:
     """The arm of the highest rate in the mean."""
-    found = [1.0]
+    rates = [1.0]
     for chance, step in drafters:
         for length in LENGTHS:
             expected = sum(chance**k for k in range(length + 1))
-            found.append(expected / (1.0 + (step + PASS) * length))
-    return int(np.argmax(found))
+            rates.append(expected / (1.0 + (step + PASS) * length))
+    return int(np.argmax(rates))
 
 
 def play(tokens: Vector, seconds: Vector, rate: Rate | float, *, delay: int = 1) -> Vector:
@@ -118,10 +118,10 @@ def near(gap: float) -> tuple[tuple[float, float], ...]:
     return (0.7, 0.0), (0.7 - gap, 0.0)
 
 
-def draw(marks: Sequence[int], found: Mapping[str, Vector], gaps: Sequence[float], by_gap: Vector) -> Any:
+def draw(marks: Sequence[int], curves: Mapping[str, Vector], gaps: Sequence[float], by_gap: Vector) -> Any:
     """Two panels: loss against rounds, and at the last of them against the gap between two drafters."""
     figure, (left, right) = panels(2, height=3.2)
-    for name, values in found.items():
+    for name, values in curves.items():
         left.errorbar(marks, values.mean(axis=0), spread(values), label=name)
     left.set_xscale("log", base=2)
     left.set(xlabel="rounds", ylabel="tokens lost")
@@ -144,8 +144,8 @@ def main() -> None:
         "rate of all rounds, 32 rounds late": (total, 32),
         "rate of ten rounds": (lately, 1),
     }
-    found = {name: lost(rate, CLEAR, marks, delay=delay) for name, (rate, delay) in ways.items()}
-    for name, values in found.items():
+    curves = {name: lost(rate, CLEAR, marks, delay=delay) for name, (rate, delay) in ways.items()}
+    for name, values in curves.items():
         mean = values.mean(axis=0)
         share = mean[-1] / (highest * marks[-1] * seconds[best_arm(CLEAR)])
         grows = exponent(marks[4:], np.maximum(mean[4:], 1e-9))
@@ -153,7 +153,7 @@ def main() -> None:
     gaps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
     by_gap = np.array([lost(total, near(gap), marks[-1:]).mean() for gap in gaps])
     print("by gap", dict(zip(gaps, by_gap.round(1).tolist(), strict=True)))
-    save(draw(marks, found, gaps, by_gap), folder / "rate.svg")
+    save(draw(marks, curves, gaps, by_gap), folder / "rate.svg")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from importlib import import_module
 import pytest
 
 from draftwise.cli import streams
-from draftwise.cli.progress import Pace, clock, hidden, progress, stages, waiting
+from draftwise.cli.progress import TimeLeft, clock, hidden, progress, stages, waiting
 from draftwise.models.stages import announce
 
 from .conftest import Result, Screen
@@ -28,7 +28,7 @@ def clockwork(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_pace_of_a_phase_gives_the_time_left(clockwork: list[float]) -> None:
-    pace = Pace()
+    pace = TimeLeft()
     assert pace.left("a", 2, 10) is None
     clockwork[0] += 6.0
     assert pace.left("a", 5, 10) == 10.0  # three in six seconds, five to go

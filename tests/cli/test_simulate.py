@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from draftwise.measure.simulate import SimArm, Stationary, Text, play
-from draftwise.measure.simulate.study import Player, World, study
+from draftwise.measure.simulate.play import Player, World, study
 from draftwise.policies.learners.ucb import UCB1
 
 from .conftest import Result

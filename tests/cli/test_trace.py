@@ -150,7 +150,10 @@ def test_prompts_that_do_not_fit_are_named(run: Run, models: Models, workload: P
     models.max_length = 36
     where = ("--workload", str(workload), "--out", str(tmp_path / "t"))
     status, text, _ = run("trace", *where, "--max-new-tokens", "30", "--length", "2")
-    assert status == 0 and text.splitlines()[0] == "left out: x 0: 7 tokens and 30 new ones, window 36"
+    assert (
+        status == 0
+        and text.splitlines()[0] == "left out: x 0: 7 tokens and 30 new ones do not fit the window of 36"
+    )
     status, _, err = run("trace", *where, "--max-new-tokens", "300")
     assert status == 2 and "no prompt fits" in err
 

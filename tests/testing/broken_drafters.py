@@ -13,7 +13,7 @@ from draftwise.core.outcomes import Grade
 from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
 from draftwise.testing import SimDrafter, shape, softmax
-from draftwise.testing.world import VOCABULARY, second_order
+from draftwise.testing.suites.suite import VOCABULARY, second_order
 
 
 class Sound(SimDrafter):

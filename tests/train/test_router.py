@@ -19,8 +19,7 @@ from draftwise.core.sampling import Sampling
 from draftwise.data.rewording import TABLE, reword
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
-from draftwise.measure.trace import Trace, read_costs
-from draftwise.measure.trace.replay import replay
+from draftwise.measure.trace import Replay, ReplayState, Trace, read_costs
 from draftwise.policies.catalogue import method
 from draftwise.policies.classifiers.routing import Router, load, runs, save
 from draftwise.policies.recorders.bandit import REWARDS, Bandit
@@ -96,7 +95,9 @@ def test_in_replay_the_rounds_are_the_live_ones(made: Path, world: Path, tmp_pat
     trace = Trace(tmp_path / "trace")
     live = Decoder.from_pretrained(str(world / "target"), drafters=names.split(","), policy=f"router:{made}")
     policy, costs = f"router:{made}", read_costs(str(tmp_path / "trace" / "costs.json"))
-    for line, (_, _, rounds) in zip(lines, replay(trace, [policy], costs), strict=True):
+    one = Replay(trace, method(policy, trace.team(policy)), costs)
+    for line, recording in zip(lines, trace, strict=True):
+        rounds = list(one.replay(ReplayState(recording)))
         out = live.generate(line["prompt"], max_new_tokens=20)
         both = [[(r.arm.drafter, r.drafted, r.accepted, r.tokens) for r in x] for x in (rounds, out.rounds)]
         assert both[0] == both[1]

@@ -64,11 +64,13 @@ def help_(
     root: Any = context.find_root()
     here = root
     for name in verb or []:
-        known = getattr(here.command, "commands", {})
-        if name not in known:
-            said = f"unknown command {name!r}: {meant(name, known)}"
-            raise UserError(f"{said}choose from {', '.join(known)}" if known else f"{said}leave it out")
-        here = type(root)(known[name], info_name=name, parent=here)
+        commands = getattr(here.command, "commands", {})
+        if name not in commands:
+            problem = f"unknown command {name!r}: {meant(name, commands)}"
+            raise UserError(
+                f"{problem}choose from {', '.join(commands)}" if commands else f"{problem}leave it out"
+            )
+        here = type(root)(commands[name], info_name=name, parent=here)
     typer.echo(here.get_help())
 
 
@@ -114,8 +116,8 @@ def run(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     """Run a command line whose output can be written."""
     try:
-        for given in arguments:
-            utf8(given, "an argument")
+        for argument in arguments:
+            utf8(argument, "an argument")
         width = min(shutil.get_terminal_size().columns, WIDEST)
         with to_stderr():
             status = app(list(arguments), prog_name="draftwise", standalone_mode=False, terminal_width=width)

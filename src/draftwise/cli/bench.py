@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,63 +18,28 @@ from typer import Option
 from draftwise.errors import UserError
 
 from . import show
-from .options import (
-    DEFAULT_TARGET,
-    AsJson,
-    Compile,
-    Device,
-    Drafters,
-    Dtype,
-    Policies,
-    Raw,
-    Target,
-    TrustRemoteCode,
-    complete,
-    drafters_of,
-)
+from .options import AsJson, Policies, WorkloadOptions, complete, drafters_of, policy_names
 from .progress import progress, waiting
 from .show import table
 
 if TYPE_CHECKING:
-    from draftwise.measure.bench.run import Settings
-    from draftwise.measure.bench.runner import Progress
+    from draftwise.measure.bench.run import Progress, Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(WorkloadOptions):
     """Workload, models and how they decode."""
 
-    workload: Annotated[
-        str,
-        Option(
-            help="spec-bench, mixed, phased, drift, hostile, humaneval:PATH, mbpp:PATH, gsm8k:PATH, "
-            "or a JSONL file of prompts."
-        ),
-    ] = "spec-bench"
-    target: Target = DEFAULT_TARGET
-    drafters: Drafters = None
-    limit: Annotated[int, Option(help="Number of prompts at most; 0: all.")] = 0
-    per_category: Annotated[int, Option(help="Prompts of each category; 0: all.")] = 0
-    max_new_tokens: Annotated[int, Option(help="Longest text in tokens.")] = 128
-    temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy decoding.")] = 0.0
     batch: Annotated[str, Option(help="Batch size, or several, comma-separated.")] = "1"
-    seed: Annotated[
-        int, Option(help="Random seed of sampling, of workloads and of the order of methods.")
-    ] = 0
-    raw: Raw = False
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    compile: Compile = "kept"
-    trust_remote_code: TrustRemoteCode = False
 
-    def given(self) -> list[str]:
+    def as_arguments(self) -> list[str]:
         """The command line of these options, without those at their defaults."""
-        told: list[str] = []
+        arguments: list[str] = []
         for option in fields(self):
             if (value := getattr(self, option.name)) != option.default:
                 name = f"--{option.name.replace('_', '-')}"
-                told += [name] if value is True else [name, str(value)]
-        return told
+                arguments += [name] if value is True else [name, str(value)]
+        return arguments
 
     def settings(self, **more: Any) -> Settings:
         """The settings of a run."""
@@ -87,10 +52,7 @@ class RunOptions:
             raise UserError(
                 f"--batch {self.batch}: give comma-separated whole numbers, such as 1,8"
             ) from None
-        same = ("workload", "target", "limit", "per_category", "max_new_tokens", "temperature", "seed", "raw")
-        load = ("dtype", "device", "compile", "trust_remote_code")
-        given = {name: getattr(self, name) for name in (*same, *load)}
-        return Settings(**given, drafters=tuple(drafters), batch=batch, **more)
+        return Settings(**asdict(self) | {"drafters": tuple(drafters), "batch": batch}, **more)
 
 
 def bench(
@@ -112,13 +74,12 @@ def bench(
     """
     from draftwise.measure.bench import peers as peer
     from draftwise.measure.bench.run import bench as measure
-    from draftwise.measure.named import policy_names
     from draftwise.measure.report import write_report
 
     settings = run.settings(policies=policy_names(policies), peers=tuple(peer.names(peers)), split=split)
     try:
         with measuring() as tell:
-            found = measure(settings, out, tell=tell)
+            results = measure(settings, out, tell=tell)
     except KeyboardInterrupt:
         print(
             f"interrupted; the same command resumes the run in {out}",
@@ -127,9 +88,9 @@ def bench(
         raise typer.Exit(130) from None
     write_report(out)
     if as_json:
-        show.dump(found)
+        show.dump(results)
     else:
-        summary(found, out)
+        summary(results, out)
 
 
 @contextmanager
@@ -139,32 +100,32 @@ def measuring() -> Iterator[Callable[[Progress], None]]:
         yield lambda at: tell(f"{at.method}, {at.category}", at.done, at.total, at.seconds_left)
 
 
-def summary(found: dict[str, Any], out: Path) -> None:
+def summary(results: dict[str, Any], out: Path) -> None:
     """Print the results over all categories, the settings of peers, and whether the machine was quiet."""
     from draftwise.measure.results import describe_peer
 
-    rows = [r for r in found["results"] if r["category"] == "all"]
+    rows = [r for r in results["results"] if r["category"] == "all"]
     several = len({r["batch"] for r in rows}) > 1
     columns = ["method", *(["batch"] if several else []), "prompts", "tokens/s", "speedup", "95 %"]
     columns += ["mean of ratios", "accepted", "identical"]
     table(columns, [_cells(row, several) for row in rows])
-    for peer in found.get("peers", ()):
+    for peer in results.get("peers", ()):
         print(f"{peer['method']}: {describe_peer(peer)}")
-    trust(found)
+    trust(results)
     reports = [path for path in (out / "report.html", out / "report.md") if path.exists()]
     print("written:", ", ".join(map(str, [*reports, out / "results.json"])))
 
 
-def trust(found: dict[str, Any]) -> None:
+def trust(results: dict[str, Any]) -> None:
     """Print what was not measured, doubts about peers, and whether the machine was quiet."""
-    for peer in found.get("peers", ()):
+    for peer in results.get("peers", ()):
         for doubt in peer["doubts"]:
             print(f"doubt: {peer['method']}: {doubt}")
-    for absent in found["absent"]:
+    for absent in results["absent"]:
         print(f"absent: {absent['method']}: {absent['reason']}")
-    if found["left_out"]:
-        print(f"left out: {len(found['left_out'])} prompts, such as {found['left_out'][0]}")
-    show.trust(found)
+    if results["left_out"]:
+        print(f"left out: {len(results['left_out'])} prompts, such as {results['left_out'][0]}")
+    show.trust(results)
 
 
 def _cells(row: dict[str, Any], several: bool) -> list[str]:
@@ -209,24 +170,23 @@ def tune(
     """
     from draftwise.measure.bench.run import bench
     from draftwise.measure.bench.tune import best, candidates, parse_grid
-    from draftwise.measure.named import policy_names
 
-    asked = policy_names(policy)
-    given = parse_grid(grid or [])
-    tried = {name: candidates(name, given) for name in asked}
-    everyone = tuple(dict.fromkeys(text for texts in tried.values() for text in texts))
+    names = policy_names(policy)
+    own_grid = parse_grid(grid or [])
+    variants = {name: candidates(name, own_grid) for name in names}
+    everyone = tuple(dict.fromkeys(text for texts in variants.values() for text in texts))
     settings = run.settings(policies=everyone, split="validation")
     with TemporaryDirectory() as scratch, measuring() as tell:
-        found = bench(settings, out or Path(scratch), tell=tell)
-    winners = {name: best(texts, found["results"]) for name, texts in tried.items()}
+        results = bench(settings, out or Path(scratch), tell=tell)
+    winners = {name: best(texts, results["results"]) for name, texts in variants.items()}
     if as_json:
-        show.dump(_as_dict(winners, found))
+        show.dump(_as_dict(winners, results))
     else:
-        _print(winners, found)
+        _print(winners, results)
         joined = _joined([row["method"] for row in winners.values()])
         print(
             "measure on the test split with:",
-            shlex.join(["draftwise", "bench", *run.given(), *joined, *_place(out)]),
+            shlex.join(["draftwise", "bench", *run.as_arguments(), *joined, *_place(out)]),
         )
 
 
@@ -242,21 +202,21 @@ def _place(out: Path | None) -> list[str]:
     return ["--out", next(name for name in names if not Path(name).exists())]
 
 
-def _as_dict(winners: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    tried = [row for row in found["results"] if row["category"] == "all"]
-    same = {key: found[key] for key in ("clean", "busy", "machine", "settings")}
-    return {"best": {name: row["method"] for name, row in winners.items()}, "tried": tried, **same}
+def _as_dict(winners: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    rows = [row for row in results["results"] if row["category"] == "all"]
+    same = {key: results[key] for key in ("clean", "busy", "machine", "settings")}
+    return {"best": {name: row["method"] for name, row in winners.items()}, "tried": rows, **same}
 
 
-def _print(winners: dict[str, Any], found: dict[str, Any]) -> None:
+def _print(winners: dict[str, Any], results: dict[str, Any]) -> None:
     chosen = {row["method"] for row in winners.values()}
     rows = []
-    for row in (row for row in found["results"] if row["category"] == "all"):
+    for row in (row for row in results["results"] if row["category"] == "all"):
         mark = "best" if row["method"] in chosen else ""
         numbers = (f"{row['tokens_per_s']:.1f}", f"{row['speedup']:.2f}", show.interval(row))
         rows.append([row["method"], str(row["prompts"]), *numbers, f"{row['mean_accepted']:.2f}", mark])
     table(("method", "prompts", "tokens/s", "speedup", "95 %", "accepted", ""), rows)
-    trust(found)
+    trust(results)
     for name, row in winners.items():
         print(f"best {name}: {row['method']}")
 

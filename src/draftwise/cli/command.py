@@ -48,8 +48,8 @@ class Group(TyperGroup):
         sections: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             verb: Any = self.get_command(ctx, name)
-            said = " ".join((verb.help or "").partition("\n\n")[0].split())
-            sections.setdefault(verb.rich_help_panel or "Commands", []).append((name, said))
+            summary = " ".join((verb.help or "").partition("\n\n")[0].split())
+            sections.setdefault(verb.rich_help_panel or "Commands", []).append((name, summary))
         for title, rows in sections.items():
             _write(formatter, title, rows)
 
@@ -78,12 +78,12 @@ def make_command(verb: Callable[..., Any]) -> Callable[..., Any]:
             parameters.append(own.replace(annotation=hints[own.name], kind=Parameter.KEYWORD_ONLY))
     parameters += [_option("quiet", Quiet, False), _option("verbose", Verbose, False)]
 
-    def command(*, quiet: bool, verbose: bool, **given: Any) -> Any:
+    def command(*, quiet: bool, verbose: bool, **options: Any) -> Any:
         streams.set_level(quiet=quiet, verbose=verbose)
-        hidden.set(bool(given.get("as_json")))
+        hidden.set(bool(options.get("as_json")))
         for name, group in groups.items():
-            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
-        return verb(**given)
+            options[name] = group(**{f.name: options.pop(f.name) for f in fields(group)})
+        return verb(**options)
 
     command.__name__, command.__doc__ = verb.__name__, verb.__doc__
     command.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -115,10 +115,10 @@ def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
 
 def _sections(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Title and rows of each section: arguments first, the options of all verbs last."""
-    found: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+    sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     for parameter in command.get_params(ctx):
         if (record := parameter.get_help_record(ctx)) is not None:
             usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            found.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
-    options = found.pop("Options")
-    yield from ((title, rows) for title, rows in (*found.items(), ("Options", options)) if rows)
+            sections.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+    options = sections.pop("Options")
+    yield from ((title, rows) for title, rows in (*sections.items(), ("Options", options)) if rows)

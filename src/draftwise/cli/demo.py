@@ -20,7 +20,7 @@ from draftwise.models import smollm2
 
 from . import show
 from .options import DEFAULT_TARGET, AsJson, ModelOptions, Target
-from .progress import Pace, clock, progress, show_nothing, waiting
+from .progress import TimeLeft, clock, progress, show_nothing, waiting
 from .show import table
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Screen:
         self.pieces: dict[str, list[Piece]] = {side: [] for side in sides}
         self.notes = dict.fromkeys(sides, "")
         self.live = Live(console=show.console(), auto_refresh=False, vertical_overflow="crop")
-        self.drawn = 0.0
+        self.redrawn_at = 0.0
 
     def __enter__(self) -> Screen:
         self.live.start()
@@ -58,7 +58,7 @@ class Screen:
     def add(self, side: str, piece: Piece) -> None:
         """Append a piece to a column."""
         self.pieces[side].append(piece)
-        if perf_counter() - self.drawn > REDRAW_SECONDS:
+        if perf_counter() - self.redrawn_at > REDRAW_SECONDS:
             self._draw()
 
     def note(self, side: str, text: str) -> None:
@@ -67,7 +67,7 @@ class Screen:
 
     def _draw(self) -> None:
         self.live.update(self._picture(), refresh=True)
-        self.drawn = perf_counter()
+        self.redrawn_at = perf_counter()
 
     def _picture(self) -> RenderableType:
         from rich.console import Group
@@ -211,7 +211,7 @@ def _decode_all(
     """Decode both ways, alternating which is first; a prompt longer than the context window is left out."""
     pairs: list[Pair] = []
     left_out: list[str] = []
-    live, pace = sys.stdout.isatty() and not quiet, Pace()
+    live, pace = sys.stdout.isatty() and not quiet, TimeLeft()
     with nullcontext(show_nothing) if live else progress("decoding") as tell:
         for number, prompt in enumerate(chosen):
             title = f"{number + 1}/{len(chosen)} {prompt.category} {prompt.question_id}"
@@ -251,24 +251,24 @@ def print_pair(title: str, pair: Pair) -> None:
     print(f"\n{title}: {' '.join(pair.prompt.text.split())[:PROMPT_CHARACTERS]}")
     from draftwise.generation.text import TARGET
 
-    guessed = groupby(pair.adaptive.output.pieces, lambda piece: piece.source != TARGET)
-    for by_drafter, pieces in guessed:
+    groups = groupby(pair.adaptive.output.pieces, lambda piece: piece.source != TARGET)
+    for by_drafter, pieces in groups:
         text = "".join(piece.text for piece in pieces)
         print(f"[{text}]" if by_drafter and text else text, end="")
     print(f"\n({pair.plain.seconds:.2f} s plain, {pair.adaptive.seconds:.2f} s with drafts)", flush=True)
 
 
-def decode(decoder: Decoder, text: str, length: int, seen: Callable[[Piece], None]) -> Run:
+def decode(decoder: Decoder, text: str, length: int, show_piece: Callable[[Piece], None]) -> Run:
     """Decode one prompt and time it; the time that `seen` takes is not counted."""
     pieces = iter(decoder.stream(text, max_new_tokens=length, temperature=0.0))
     seconds = 0.0
     while True:
-        began = perf_counter()
+        start = perf_counter()
         piece = next(pieces, None)
-        seconds += perf_counter() - began
+        seconds += perf_counter() - start
         if piece is None:
             return Run(decoder.last, seconds)
-        seen(piece)
+        show_piece(piece)
 
 
 def _print_summary(pairs: Sequence[Pair]) -> None:
@@ -292,11 +292,11 @@ def _row(pairs: Sequence[Pair]) -> list[str]:
     plain, adaptive = _seconds(pairs)
     tokens = sum(len(pair.adaptive.output.token_ids) for pair in pairs)
     same = sum(pair.identical for pair in pairs)
-    guessed: Counter[str] = Counter()
+    by_drafter: Counter[str] = Counter()
     for pair in pairs:
-        guessed.update(pair.adaptive.output.stats.by_drafter)
+        by_drafter.update(pair.adaptive.output.stats.by_drafter)
     times = (f"{plain:.2f}", f"{adaptive:.2f}", f"{plain / adaptive:.2f}")
-    return [str(tokens), *times, f"{same}/{len(pairs)}", drafted_by(guessed, tokens)]
+    return [str(tokens), *times, f"{same}/{len(pairs)}", drafted_by(by_drafter, tokens)]
 
 
 def _seconds(pairs: Sequence[Pair]) -> tuple[float, float]:

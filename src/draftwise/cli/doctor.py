@@ -25,17 +25,17 @@ def doctor(as_json: AsJson = False) -> None:
     with waiting("checking"):
         from draftwise.measure.checkup import checkup
 
-        found = checkup()
+        facts = checkup()
     if as_json:
-        show.dump(found)
+        show.dump(facts)
     else:
-        table(None, [[name, said] for name, said in rows(found)], prose=True)
+        table(None, [[name, text] for name, text in rows(facts)], prose=True)
         print()
-        for broken in found["broken"]:
+        for broken in facts["broken"]:
             line(f"BROKEN: {broken}")
-        if not found["broken"]:
+        if not facts["broken"]:
             line("Nothing is broken.")
-    if found["broken"]:
+    if facts["broken"]:
         raise typer.Exit(1)
 
 
@@ -47,13 +47,13 @@ def some(names: list[str]) -> str:
 
 def threads(number: int | None, load: dict[str, Any]) -> str:
     """How many there are, why, and what to do where others are in their way."""
-    said = f"{number or 'unknown'} by {load['fixed'] or 'PyTorch'}"
+    text = f"{number or 'unknown'} by {load['fixed'] or 'PyTorch'}"
     if not number or load["room"] is None or load["room"] >= number:
-        return said
+        return text
     why = f"while others use {load['others']:.1f} cores"
     if load["fixed"]:
-        return f"{said}, too many {why}: unset it, or set it to {load['room']}"
-    return f"{said}, of which models get {load['room']} {why}"
+        return f"{text}, too many {why}: unset it, or set it to {load['room']}"
+    return f"{text}, of which models get {load['room']} {why}"
 
 
 def remedy(extra: str) -> str:
@@ -61,9 +61,9 @@ def remedy(extra: str) -> str:
     return INSTALL if extra == "zoo" else f"pip install 'draftwise[{extra}]'"
 
 
-def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """One line for each fact."""
-    machine, load = found["machine"], found["load"]
+    machine, load = facts["machine"], facts["load"]
     yield "CPU", machine["cpu"]
     limit = machine["cpu_limit"]
     yield (
@@ -81,17 +81,17 @@ def rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "system", machine["system"]
     others = "" if load["others"] is None else f", others use {load['others']:.2f} cores"
     yield "load", f"{load['average']}{others}: {'quiet' if load['quiet'] else 'busy, so timings mean little'}"
-    yield from found["versions"].items()
-    if engine := found["llamacpp"]:
+    yield from facts["versions"].items()
+    if engine := facts["llamacpp"]:
         yield "llama.cpp", f"llama-cpp-python {engine['version']}: {', '.join(engine['features'])}"
         if engine["repacked"]:
             yield "", f"without repacked weights: {engine['repacked']}"
-    for extra, missing in found["extras"].items():
+    for extra, missing in facts["extras"].items():
         yield (
             f"[{extra}]",
             f"missing {some(missing)}: {remedy(extra)}" if missing else "complete",
         )
-    for name, place in found["caches"].items():
+    for name, place in facts["caches"].items():
         yield f"cache of {name}", place
-    zoo = found["zoo"]
+    zoo = facts["zoo"]
     yield "bundled models", f"{len(zoo['models'])} in {zoo['folder']}" if zoo["installed"] else zoo["remedy"]

@@ -213,30 +213,30 @@ CELL = "tokens for time: worth in tokens"
 
 def show_reasons(reasons: Sequence[Reason], drafters: Sequence[str]) -> None:
     """A table on standard error."""
-    asked = [name for name in drafters if name != "none"]
-    heads = ("tokens", "tokens/s", "played", *(f"{name} ({CELL})" for name in asked))
-    table(heads, list(rows(reasons, asked)), stream=sys.stderr)
+    names = [name for name in drafters if name != "none"]
+    heads = ("tokens", "tokens/s", "played", *(f"{name} ({CELL})" for name in names))
+    table(heads, list(rows(reasons, names)), stream=sys.stderr)
 
 
 def rows(reasons: Sequence[Reason], drafters: Sequence[str]) -> Iterator[list[str]]:
     """One row for 16 tokens: position, rate, arms played, and the means of each drafter's expected tokens,
     milliseconds and gain in tokens; no numbers while its cost is unknown."""
     for stretch, group in groupby(reasons, lambda reason: reason.position // STRETCH):
-        mine = list(group)
-        played = Counter("off" if r.paused else r.arm.name for r in mine)
+        own = list(group)
+        pulls = Counter("off" if r.paused else r.arm.name for r in own)
         yield [
             f"{stretch * STRETCH}-{(stretch + 1) * STRETCH - 1}",
-            f"{sum(r.rate for r in mine) / len(mine):.0f}",
-            ", ".join(f"{name} x{n}" for name, n in played.most_common()),
-            *(_promise(mine, i) for i in range(len(drafters))),
+            f"{sum(r.rate for r in own) / len(own):.0f}",
+            ", ".join(f"{name} x{n}" for name, n in pulls.most_common()),
+            *(_promise(own, i) for i in range(len(drafters))),
         ]
 
 
 def _promise(reasons: Sequence[Reason], drafter: int) -> str:
-    mine = [worth for reason in reasons for worth in reason.candidates if worth.drafter == drafter]
-    candidates = [worth for worth in mine if not worth.trial]
+    own = [candidate for reason in reasons for candidate in reason.candidates if candidate.drafter == drafter]
+    candidates = [candidate for candidate in own if not candidate.trial]
     if not candidates:
-        return "being tried" if mine else "-"
+        return "being tried" if own else "-"
     n = len(candidates)
     tokens, seconds, gain = (
         sum(getattr(w, key) for w in candidates) / n for key in ("tokens", "seconds", "gain")

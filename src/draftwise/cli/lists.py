@@ -52,13 +52,13 @@ def drafters(
     if name:
         _explain(entry("drafters", name), "--drafters", as_json=as_json)
         return
-    found = describe("drafters")
+    entries = describe("drafters")
     if as_json:
-        show.dump([asdict(one) for one in found])
+        show.dump([asdict(one) for one in entries])
         return
     line("Start here: ngram and suffix need no model and no training; `draftwise suggest MODEL` finds more.")
     print()
-    table(["drafter", "what it does"], [[one.name, one.help] for one in found], prose=True)
+    table(["drafter", "what it does"], [[one.name, one.help] for one in entries], prose=True)
     print()
     line("Explain one with: draftwise drafters NAME")
 
@@ -80,12 +80,12 @@ def policies(
         return
     from draftwise.policies.catalogue.compose import DEFAULT
 
-    found = describe("policies")
+    entries = describe("policies")
     if as_json:
-        show.dump([asdict(one) | {"default": one.name == DEFAULT} for one in found])
+        show.dump([asdict(one) | {"default": one.name == DEFAULT} for one in entries])
         return
     line(f"Start here: {DEFAULT} is the default policy. It measures, and needs no option.")
-    for origin, group in by_origin(found, first=DEFAULT).items():
+    for origin, group in by_origin(entries, first=DEFAULT).items():
         print()
         line(origin)
         rows = [[f"{one.name} (default)" if one.name == DEFAULT else one.name, one.help] for one in group]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ from typer import Option
 
 from draftwise import registry
 from draftwise.errors import UserError
+from draftwise.inputs import once
 from draftwise.models.zoo import default_drafters, default_target, list_zoo
 from draftwise.specs import (
     DrafterSpec,
@@ -34,8 +36,8 @@ def complete(*groups: str, several: bool = False) -> Callable[[str], list[str]]:
 
     def names(incomplete: str) -> list[str]:
         before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
-        known = (_zoo() if group == "zoo" else registry.names(group) for group in groups)
-        return [f"{before}{comma}{name}" for some in known for name in some if name.startswith(last)]
+        candidates = (_zoo() if group == "zoo" else registry.names(group) for group in groups)
+        return [f"{before}{comma}{name}" for some in candidates for name in some if name.startswith(last)]
 
     return names
 
@@ -114,17 +116,17 @@ TrustRemoteCode = Annotated[
 ]
 
 
-def drafters_of(target: str, asked: str | None) -> list[str]:
+def drafters_of(target: str, names: str | None) -> list[str]:
     """The drafters that `--drafters` names, or the default for this target.
 
     Raises:
         UserError: a name is empty.
     """
-    if asked is None:
+    if names is None:
         return default_drafters(target)
-    if not asked.strip():
+    if not names.strip():
         raise UserError("--drafters is empty: give A,B, or none for plain decoding")
-    return split_names(asked, "--drafters")
+    return split_names(names, "--drafters")
 
 
 def parse_models(options: Any) -> tuple[ModelSpec, tuple[DrafterSpec, ...]]:
@@ -149,18 +151,79 @@ def distinct(names: str, option: str) -> list[str]:
     Raises:
         UserError: a name is empty or repeated.
     """
-    found = split_names(names, option)
-    if twice := [name for name in found if found.count(name) > 1]:
-        raise UserError(f"{option} {names}: {twice[0]} is repeated; give each once")
-    return found
+    split = split_names(names, option)
+    once(option, split)
+    return split
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """The target, the drafters and the policy."""
+def policy_names(text: str) -> tuple[str, ...]:
+    """Policies separated by commas; or by blanks, and then commas do not separate.
+
+    A comma inside an option (`lengths=2,8`) does not separate: no policy's name follows it.
+
+    Raises:
+        UserError: there is none, or an unknown, empty or repeated name.
+    """
+    text = re.sub(r",\s+", ",", text.strip())
+    if len(parts := text.split()) > 1:
+        return _checked(parts)
+    names: list[str] = []
+    for part in text.split(","):
+        name = part.partition("?")[0].partition(":")[0]
+        is_policy = name in registry.names("policies") or name.rpartition("-")[0] == "static"
+        if names and "?" in names[-1] and not is_policy:
+            names[-1] += f",{part}"
+        else:
+            names.append(part)
+    if not any(names):
+        raise UserError("no policy is named: give names of `draftwise policies`, such as auto,static-5")
+    if not all(names):
+        raise UserError(f"policies {text!r} has an empty name: give A,B")
+    return _checked(names)
+
+
+def _checked(policies: Sequence[str]) -> tuple[str, ...]:
+    for policy in policies:
+        parse_policy(policy)
+    once("policies", policies)
+    return tuple(policies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingOptions:
+    """The target and the drafters, and how they are loaded."""
 
     target: Target = DEFAULT_TARGET
     drafters: Drafters = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    trust_remote_code: TrustRemoteCode = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadOptions(LoadingOptions):
+    """Prompts, models and how they decode: of measurements."""
+
+    workload: Annotated[
+        str,
+        Option(
+            help="spec-bench, mixed, phased, drift, hostile, humaneval:PATH, mbpp:PATH, gsm8k:PATH, "
+            "or a JSONL file of prompts."
+        ),
+    ] = "spec-bench"
+    limit: Annotated[int, Option(help="Number of prompts at most; 0: all.")] = 0
+    per_category: Annotated[int, Option(help="Prompts of each category; 0: all.")] = 0
+    max_new_tokens: Annotated[int, Option(help="Longest text in tokens.")] = 128
+    temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy decoding.")] = 0.0
+    seed: Annotated[int, Option(help="Random seed of sampling, workloads and the order of work.")] = 0
+    raw: Raw = False
+    compile: Compile = "kept"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(LoadingOptions):
+    """The target, the drafters and the policy."""
+
     policy: Annotated[
         str | None,
         Option(
@@ -178,12 +241,9 @@ class ModelOptions:
             **MODELS,
         ),
     ] = "auto"
-    dtype: Dtype = "auto"
-    device: Device = "auto"
     compile: Compile = "auto"
     trials: Trials = "auto"
     threads: Threads = 0
-    trust_remote_code: TrustRemoteCode = False
 
     @cached_property
     def specs(self) -> tuple[ModelSpec, tuple[DrafterSpec, ...], PolicySpec]:
@@ -286,6 +346,6 @@ class SamplingOptions:
         from draftwise.core.sampling import Sampling
         from draftwise.generation.text import stop_strings
 
-        known = {option.name for option in fields(Sampling)}
-        Sampling(**{name: value for name, value in self.settings().items() if name in known})
+        sampling = {option.name for option in fields(Sampling)}
+        Sampling(**{name: value for name, value in self.settings().items() if name in sampling})
         stop_strings(self.stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -12,17 +13,7 @@ from draftwise.errors import UserError
 
 from . import show
 from .command import Group, add
-from .options import (
-    DEFAULT_TARGET,
-    AsJson,
-    Device,
-    Drafters,
-    Dtype,
-    Target,
-    TrustRemoteCode,
-    complete,
-    drafters_of,
-)
+from .options import AsJson, LoadingOptions, complete, drafters_of
 from .progress import progress, waiting
 from .show import table
 
@@ -89,9 +80,9 @@ add(app, build)
 def _report_datastore(header: Header, out: Path, seconds: float, *, as_json: bool) -> None:
     size = sum(f.stat().st_size for f in out.iterdir())
     if as_json:
-        made = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
+        counts = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
         vocabulary = {"vocab_size": header.vocab_size, "fingerprint": header.fingerprint}
-        show.dump({**made, **vocabulary, "bytes": size, "seconds": seconds})
+        show.dump({**counts, **vocabulary, "bytes": size, "seconds": seconds})
         return
     print(
         f"{header.tokens:,} tokens of {header.documents:,} documents, {size / 1e6:,.1f} MB, "
@@ -99,31 +90,18 @@ def _report_datastore(header: Header, out: Path, seconds: float, *, as_json: boo
     )
 
 
-def compile_(
-    target: Target = DEFAULT_TARGET,
-    drafters: Drafters = None,
-    dtype: Dtype = "auto",
-    device: Device = "auto",
-    trust_remote_code: TrustRemoteCode = False,
-    as_json: AsJson = False,
-) -> None:
+def compile_(models: LoadingOptions, as_json: AsJson = False) -> None:
     """Compile the passes of a target and its drafters; later runs on this machine start with them.
 
     Examples:
     draftwise compile
     draftwise compile --target Qwen/Qwen3-0.6B --drafters ngram,suffix --dtype float32
     """
-    with waiting(f"compiling {target}: a minute or more for each model"):
+    with waiting(f"compiling {models.target}: a minute or more for each model"):
         from draftwise import Decoder
 
-        decoder = Decoder.from_pretrained(
-            target,
-            drafters=drafters_of(target, drafters),
-            dtype=dtype,
-            device=device,
-            trust_remote_code=trust_remote_code,
-            compile="on",
-        )
+        options = asdict(models) | {"drafters": drafters_of(models.target, models.drafters), "compile": "on"}
+        decoder = Decoder.from_pretrained(options.pop("target"), **options)
     if as_json:
         show.dump(decoder.compiled)
     else:
@@ -159,26 +137,27 @@ def export(
     from draftwise.models.gguf.export import export_gguf
 
     with progress(f"loading {model}") as tell:
-        made = export_gguf(model, out, type=type, trust_remote_code=trust_remote_code, tell=tell)
-    _report_export(made, as_json=as_json)
+        result = export_gguf(model, out, type=type, trust_remote_code=trust_remote_code, tell=tell)
+    _report_export(result, as_json=as_json)
 
 
-def _report_export(made: Exported, *, as_json: bool) -> None:
+def _report_export(result: Exported, *, as_json: bool) -> None:
     if as_json:
-        show.dump(made.as_dict())
+        show.dump(result.as_dict())
         return
     print(
-        f"{made.path}: {made.architecture}, {made.type}, {made.bytes / 1e6:,.1f} MB, in {made.seconds:.1f} s"
+        f"{result.path}: {result.architecture}, {result.type}, {result.bytes / 1e6:,.1f} MB, "
+        f"in {result.seconds:.1f} s"
     )
-    print(f"tensors: {_counted(made.tensors)}")
-    if made.fallbacks:
-        count = sum(made.fallbacks.values())
+    print(f"tensors: {_counted(result.tensors)}")
+    if result.fallbacks:
+        count = sum(result.fallbacks.values())
         print(
-            f"{count} of them have rows that are not whole blocks of {made.block}, as {made.type} needs, and "
-            f"are of another type: {_counted(made.fallbacks)}"
+            f"{count} of them have rows that are not whole blocks of {result.block}, as {result.type} "
+            f"needs, and are of another type: {_counted(result.fallbacks)}"
         )
-    print(f"tokenizer: {made.pre}, which gives Transformers' ids and texts for {made.compared:,} texts")
-    for note in made.notes:
+    print(f"tokenizer: {result.pre}, which gives Transformers' ids and texts for {result.compared:,} texts")
+    for note in result.notes:
         print(note)
 
 
@@ -199,8 +178,8 @@ def merge(
     from draftwise.policies.catalogue import method
     from draftwise.state.merge import merge as merge_files
 
-    told = merge_files(files, out, new_policy=lambda name, drafters: method(name, drafters).policy)
+    report = merge_files(files, out, new_policy=lambda name, drafters: method(name, drafters).policy)
     if as_json:
-        show.dump(told)
+        show.dump(report)
     else:
-        typer.echo(f"{told['policy']}: {len(files)} files merged into {out}")
+        typer.echo(f"{report['policy']}: {len(files)} files merged into {out}")

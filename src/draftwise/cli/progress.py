@@ -28,16 +28,16 @@ class Tell(Protocol):
     def __call__(self, what: str, done: int, total: int, left: float | None = None) -> None: ...
 
 
-class Pace:
+class TimeLeft:
     """Estimates the seconds left of each phase by its pace since its first report."""
 
     def __init__(self) -> None:
-        self.began: dict[str, tuple[float, int]] = {}
+        self.starts: dict[str, tuple[float, int]] = {}
 
     def left(self, what: str, done: int, total: int) -> float | None:
         """Seconds left; None before anything is done."""
         # What stands after a comma is news of the same phase.
-        since, first = self.began.setdefault(what.partition(",")[0], (monotonic(), done))
+        since, first = self.starts.setdefault(what.partition(",")[0], (monotonic(), done))
         return (monotonic() - since) / (done - first) * (total - done) if done > first else None
 
 
@@ -117,7 +117,7 @@ def _lines(begin: str) -> Iterator[Tell]:
     first = Timer(SOON, lambda: print(f"{begin} ...", file=sys.stderr))
     first.daemon = True
     first.start() if SOON else first.function()
-    pace, last = Pace(), monotonic()
+    pace, last = TimeLeft(), monotonic()
 
     def tell(what: str, done: int, total: int, left: float | None = None) -> None:
         nonlocal last
@@ -147,17 +147,17 @@ def _bars(begin: str) -> Iterator[Tell]:
     parts = [SpinnerColumn(), what_column, BarColumn(bar_width=20), counts]
     if console.width < NARROW:
         parts.remove(parts[2])
-    pace, drawn, phase = Pace(), 0.0, ""
+    pace, redrawn_at, phase = TimeLeft(), 0.0, ""
     with Progress(*parts, console=console, transient=True, expand=True) as bars:
         bar = bars.add_task(f"{begin} ...", total=None, counts="")
 
         def tell(what: str, done: int, total: int, left: float | None = None) -> None:
-            nonlocal drawn, phase
+            nonlocal redrawn_at, phase
             own = pace.left(what, done, total)
-            if monotonic() - drawn < REDRAW and done < total and what.partition(",")[0] == phase:
+            if monotonic() - redrawn_at < REDRAW and done < total and what.partition(",")[0] == phase:
                 return
-            drawn, phase = monotonic(), what.partition(",")[0]
-            told = f"{done}/{total} {clock(own if left is None else left)}"
-            bars.update(bar, description=what, completed=done, total=total, counts=told, refresh=True)
+            redrawn_at, phase = monotonic(), what.partition(",")[0]
+            numbers = f"{done}/{total} {clock(own if left is None else left)}"
+            bars.update(bar, description=what, completed=done, total=total, counts=numbers, refresh=True)
 
         yield tell

@@ -93,8 +93,8 @@ def serve(
     key = os.environ.get(KEY, "") if address.api_key is None else address.api_key
     run.bind(address.host, address.port).close()  # before minutes of loading
     if not key and not run.is_local(address.host):
-        said = f"--host {address.host} without a key: all who reach this machine can use it; set --api-key"
-        warnings.warn(said, DraftwiseWarning, stacklevel=2)
+        message = f"--host {address.host} without a key: all who reach this machine can use it; set --api-key"
+        warnings.warn(message, DraftwiseWarning, stacklevel=2)
     decoder = models.load(seed=None, prefix_cache=prefix_cache)
     run.serve(
         decoder,

@@ -55,8 +55,8 @@ def legend(colours: dict[str, str]) -> Text:
     """The colour of each drafter."""
     from rich.text import Text
 
-    guessed = [part for name, colour in colours.items() for part in ((f"■ {name}", colour), "  ")]
-    return Text.assemble(*guessed, "□ target")
+    parts = [part for name, colour in colours.items() for part in ((f"■ {name}", colour), "  ")]
+    return Text.assemble(*parts, "□ target")
 
 
 def as_dict(output: Output) -> dict[str, Any]:
@@ -92,10 +92,10 @@ def interval(row: Mapping[str, Any]) -> str:
     return f"{low:.2f} to {high:.2f}"
 
 
-def trust(found: Mapping[str, Any], when: str = "") -> None:
+def trust(results: Mapping[str, Any], when: str = "") -> None:
     """Print why the machine was not quiet, or why this is not known."""
-    why = "; ".join(found["busy"])
-    if found["clean"] is False:
+    why = "; ".join(results["busy"])
+    if results["clean"] is False:
         print(f"NOT CLEAN, the machine was busy{f' {when}' if when else ''}: {why}")
     elif why:
         print(f"NOT KNOWN TO BE CLEAN: {why}")
@@ -171,16 +171,16 @@ def _lines(
         return []
     widths = [max(map(len, cells)) for cells in zip(*both, strict=True)]
     fixed = widths[:-1] if prose else widths
-    taken = sum(fixed) + len(GAP) * (len(widths) - 1)
-    if limit is not None and taken > (limit - NARROWEST if prose else limit):
+    total = sum(fixed) + len(GAP) * (len(widths) - 1)
+    if limit is not None and total > (limit - NARROWEST if prose else limit):
         return [part for row in rows for part in _block(columns, row, prose, limit)]
-    found = []
+    lines = []
     for i, row in enumerate(both):
         parts = [GAP.join(cell.ljust(size) for cell, size in zip(row, [*fixed, 0], strict=False))]
         if prose and limit is not None:
-            parts = _wrapped(parts[0], limit, " " * taken)
-        found += [(part.rstrip(), i == 0 and columns is not None) for part in parts]
-    return found
+            parts = _wrapped(parts[0], limit, " " * total)
+        lines += [(part.rstrip(), i == 0 and columns is not None) for part in parts]
+    return lines
 
 
 def _block(
@@ -188,13 +188,13 @@ def _block(
 ) -> list[tuple[str, bool]]:
     """One row on lines of its own: the first cell, then the others under their headings."""
     inner = " " * (len(row[0]) - len(row[0].lstrip()) + 4)
-    found = [(row[0].rstrip(), True)]
+    lines = [(row[0].rstrip(), True)]
     for i, cell in enumerate(row[1:], start=1):
         if cell:
             last = prose and i == len(row) - 1
             text = cell if last or columns is None else f"{columns[i]}: {cell}"
-            found += [(part, False) for part in _wrapped(inner + text, limit, inner)]
-    return found
+            lines += [(part, False) for part in _wrapped(inner + text, limit, inner)]
+    return lines
 
 
 def _wrapped(text: str, limit: int | None, indent: str) -> list[str]:
@@ -202,7 +202,7 @@ def _wrapped(text: str, limit: int | None, indent: str) -> list[str]:
     if limit is None or len(text) <= limit:
         return [text]
     lead = len(text) - len(text.lstrip())
-    found: list[str] = wrap(
+    lines: list[str] = wrap(
         text[lead:],
         limit,
         initial_indent=text[:lead],
@@ -211,4 +211,4 @@ def _wrapped(text: str, limit: int | None, indent: str) -> list[str]:
         break_on_hyphens=False,
         drop_whitespace=True,
     )
-    return found
+    return lines

@@ -14,13 +14,13 @@ from typer import Option
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, Policies
+from .options import AsJson, Policies, policy_names
 from .progress import progress
 from .show import table
 
 if TYPE_CHECKING:
     from draftwise.measure.simulate import Acceptance, SimArm
-    from draftwise.measure.simulate.study import Player, World
+    from draftwise.measure.simulate.play import Player, World
 
 POLICIES = "random,ucb1,metasd-ucb,ucbspec,exp3spec,tapout-seq-ts,hedgespec,linucb"
 DRIFTS = ("none", "phases", "texts", "runs")
@@ -82,10 +82,10 @@ class WorldOptions:
     def phases(self) -> list[list[float]]:
         """The acceptance rates in each phase; with drift, each drafter is the best one in one phase."""
         if self.chances:
-            found = [numbers("--chances", phase, high=1.0) for phase in self.chances.split("/")]
-            if len({len(phase) for phase in found}) > 1:
+            phases = [numbers("--chances", phase, high=1.0) for phase in self.chances.split("/")]
+            if len({len(phase) for phase in phases}) > 1:
                 raise UserError(f"--chances {self.chances}: give the same number of drafters in every phase")
-            return found
+            return phases
         step = (BEST - WORST) / max(self.drafters - 1, 1)
         first = [BEST - step * i for i in range(self.drafters)]
         turns = self.drafters if self.drift in ("phases", "texts") else 2 if self.drift == "runs" else 1
@@ -117,9 +117,9 @@ class WorldOptions:
         count, costs = len(self.phases()[0]), numbers("--costs", self.costs)
         if len(costs) not in (1, count):
             raise UserError(f"--costs {self.costs}: give one number, or one for each of {count} drafters")
-        asked = numbers("--lengths", self.lengths, high=LONGEST)
-        lengths = [int(n) for n in asked]
-        if lengths != asked:
+        values = numbers("--lengths", self.lengths, high=LONGEST)
+        lengths = [int(n) for n in values]
+        if lengths != values:
             raise UserError(f"--lengths {self.lengths}: give whole numbers")
         costs = costs * count if len(costs) == 1 else costs
         drafting = [SimArm(d, n, costs[d]) for d in range(count) for n in lengths if n]
@@ -128,7 +128,7 @@ class WorldOptions:
     def world(self) -> World:
         """Everything that is simulated."""
         from draftwise.measure.simulate import by_rate, by_reward
-        from draftwise.measure.simulate.study import World
+        from draftwise.measure.simulate.play import World
         from draftwise.policies.recorders.bandit import blended
 
         if self.reward not in REWARDS:
@@ -169,8 +169,7 @@ def simulate(
     draftwise simulate
     draftwise simulate --policies ucb1,exp3spec --chances 0.8,0.5/0.5,0.8 --drift phases --out simulated
     """
-    from draftwise.measure.named import policy_names
-    from draftwise.measure.simulate.study import study
+    from draftwise.measure.simulate.play import study
     from draftwise.measure.writing import make_folder
 
     if not 1 <= seeds <= SEEDS:
@@ -180,15 +179,15 @@ def simulate(
     if out:
         make_folder(out)
     with progress("simulating") as tell:
-        found = study(players, simulated, seeds=seeds, progress=partial(tell, "seeds"))
+        results = study(players, simulated, seeds=seeds, progress=partial(tell, "seeds"))
     settings = asdict(world) | {"chances": world.phases(), "seeds": seeds}
-    found = {"settings": settings | {"policies": [p.name for p in players]}} | found
+    results = {"settings": settings | {"policies": [p.name for p in players]}} | results
     if out:
-        _write(found, out)
+        _write(results, out)
     if as_json:
-        show.dump(found)
+        show.dump(results)
     else:
-        _print(found)
+        _print(results)
         if out:
             print(f"\n{out / 'report.html'}")
 
@@ -200,13 +199,13 @@ def numbers(option: str, text: str, *, low: float = 0.0, high: float = inf) -> l
         UserError: one is not a number, or lies outside `low` to `high`.
     """
     try:
-        found = [float(part) for part in text.split(",")]
+        values = [float(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"{option} {text}: give comma-separated numbers, such as 0.8,0.6") from None
-    if not all(isfinite(x) and low <= x <= high for x in found):
+    if not all(isfinite(x) and low <= x <= high for x in values):
         limits = f"from {low:g} to {high:g}" if isfinite(high) else f"of at least {low:g}"
         raise UserError(f"{option} {text}: give finite numbers {limits}")
-    return found
+    return values
 
 
 def player(name: str, arms: Sequence[SimArm]) -> Player:
@@ -216,7 +215,7 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
         UserError: there is no such policy, or it does not learn.
     """
     from draftwise.measure.simulate import ByLastReward
-    from draftwise.measure.simulate.study import Player
+    from draftwise.measure.simulate.play import Player
     from draftwise.policies.bandit import ContextPolicy
     from draftwise.policies.catalogue import method
 
@@ -231,19 +230,19 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
     return Player(name, policy.new_learner, keep=not policy.per_query)
 
 
-def _write(found: dict[str, Any], out: Path) -> None:
+def _write(results: dict[str, Any], out: Path) -> None:
     from draftwise.measure import machine
     from draftwise.measure.report import write_report
     from draftwise.measure.writing import write_json
 
-    write_json(out / "simulation.json", {"run": machine.run(), "machine": machine.describe()} | found)
+    write_json(out / "simulation.json", {"run": machine.run(), "machine": machine.describe()} | results)
     write_report(out)
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(results: dict[str, Any]) -> None:
     """The same two tables as in the report."""
     from draftwise.measure.report import tables
 
-    for one in (tables.policies(found), tables.simulated_arms(found)):
+    for one in (tables.policies(results), tables.simulated_arms(results)):
         table(one.heads, [[cell.text for cell in row] for row in one.rows])
         print()

@@ -56,32 +56,32 @@ def suggest(
     """
     with waiting("looking for drafters"):
         name, folder = locate_target(model)
-        found = [*without_weights(model), *(local(model, folder) if folder else ())]
-        found += published(model, name, reached=folder is not None or hub.ask(model)[0] is not None)
+        suggestions = [*without_weights(model), *(local(model, folder) if folder else ())]
+        suggestions += published(model, name, reached=folder is not None or hub.ask(model)[0] is not None)
     if as_json:
-        show.dump({"target": model, "name": name, "drafters": [asdict(one) for one in found]})
+        show.dump({"target": model, "name": name, "drafters": [asdict(one) for one in suggestions]})
         return
-    _print(found)
+    _print(suggestions)
     print()
     if folder is None:
         line(f"{model} is not downloaded, so its tokenizer is not compared with that of local models.")
     elif not name and not model.startswith(PREFIX):
         line("The folder does not name its model; give its Hugging Face id for published drafters.")
     start = drafters_of(model, None)
-    loaded = [one.drafter for one in found if one.status == HERE and one.weight_bytes]
+    loaded = [one.drafter for one in suggestions if one.status == HERE and one.weight_bytes]
     if loaded and not any(name in start for name in loaded):
         start = [loaded[0], *start]
     line(f"Start with: --drafters {','.join(start)}")
 
 
-def _print(found: Sequence[Suggestion]) -> None:
+def _print(suggestions: Sequence[Suggestion]) -> None:
     """Print one block for each drafter; names that could not be checked on a line each."""
-    for one in found:
+    for one in suggestions:
         if one.status != UNCHECKED:
             line(f"{one.drafter} ({one.status})")
             line(f"    {one.why}; {_describe_memory(one)}", indent="    ")
             print(f"    {one.command}")
-    unchecked = [one for one in found if one.status == UNCHECKED]
+    unchecked = [one for one in suggestions if one.status == UNCHECKED]
     if unchecked:
         print()
         line("Names that publishers may have used, not checked because there is no network:")
@@ -143,14 +143,14 @@ def local(target: str, folder: Path) -> Iterator[Suggestion]:
         if cost.weight_bytes:
             why = "Drafts with the layer of multi-token prediction in the target's own files"
             yield _suggestion(target, "mtp", why, HERE, cost.weight_bytes, None)
-    mine, size = vocabulary(folder), footprint(folder).parameters
+    own_vocabulary, size = vocabulary(folder), footprint(folder).parameters
     for name, place in candidates(folder).items():
         if place.resolve() == folder.resolve():
             continue
         if (head := kind_of_head(place, folder)) is not None:
             why = f"{head} head with the target's hidden size and vocabulary"
             cost, name = footprint(place), f"{head}:{name}"
-        elif mine is not None and vocabulary(place) == mine:
+        elif own_vocabulary is not None and vocabulary(place) == own_vocabulary:
             cost, why = footprint(place), "the target's tokenizer"
             if size is not None and cost.parameters is not None:
                 if cost.parameters >= size:
@@ -203,12 +203,12 @@ def vocabulary(folder: Path) -> str | None:
 
 def kind_of_head(place: Path, target: Path) -> str | None:
     """Return `eagle` or `medusa` if the folder holds a head for models of the target's sizes."""
-    mine, theirs = read_config(target), read_config(place)
-    made = " ".join(map(str, theirs.get("architectures") or ())).lower()
-    theirs = {**theirs, **(theirs.get("transformer_layer_config") or {})}
+    target_config, head_config = read_config(target), read_config(place)
+    architectures = " ".join(map(str, head_config.get("architectures") or ())).lower()
+    head_config = {**head_config, **(head_config.get("transformer_layer_config") or {})}
     kinds = {"eagle": "eagle", "medusa": "medusa", "dflash": "eagle"}
-    kind = next((name for found, name in kinds.items() if found in made), None)
-    fits = all(mine.get(key) == theirs.get(key) for key in ("hidden_size", "vocab_size"))
+    kind = next((name for word, name in kinds.items() if word in architectures), None)
+    fits = all(target_config.get(key) == head_config.get(key) for key in ("hidden_size", "vocab_size"))
     return kind if fits else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,60 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from draftwise.core.roles import window_of
-from draftwise.errors import UserError
 from draftwise.specs import parse_policy
 
 from . import show
-from .options import (
-    DEFAULT_TARGET,
-    AsJson,
-    Compile,
-    Device,
-    Drafters,
-    Dtype,
-    Policies,
-    Raw,
-    Target,
-    TrustRemoteCode,
-    distinct,
-    parse_models,
-)
+from .options import AsJson, Policies, WorkloadOptions, distinct, parse_models, policy_names
 from .progress import progress, waiting
 from .show import line, table
 
 if TYPE_CHECKING:
     from draftwise import Sampling
-    from draftwise.data import Prompt as Question
-    from draftwise.generation.decoder import Decoder
     from draftwise.measure.trace import Costs, Trace
-    from draftwise.measure.trace.record import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOptions:
+class TraceOptions(WorkloadOptions):
     """Workload, models and what is recorded."""
 
-    target: Target = DEFAULT_TARGET
-    drafters: Drafters = None
-    workload: Annotated[
-        str, Option(help="A workload of `draftwise bench`: spec-bench, mixed, phased, ... or a JSONL file.")
-    ] = "spec-bench"
-    limit: Annotated[int, Option(help="Number of prompts at most; 0: all.")] = 0
-    per_category: Annotated[int, Option(help="Prompts of each category; 0: all.")] = 0
     length: Annotated[int, Option(help="Longest recorded draft in tokens.")] = 16
-    max_new_tokens: Annotated[int, Option(help="Longest text in tokens.")] = 128
     temperature: Annotated[
         float, Option(help="Sampling temperature; at 0 replays are exact, above it unbiased.")
     ] = 0.0
-    seed: Annotated[int, Option(help="Random seed of sampling and of sampled workloads.")] = 0
     overlap: Annotated[
         bool, Option("--overlap", help="Also verify all drafts, for policies that use block divergence.")
     ] = False
-    raw: Raw = False
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    compile: Compile = "kept"
-    trust_remote_code: TrustRemoteCode = False
 
     def sampling(self, eos: frozenset[int]) -> Sampling:
         """The sampling settings."""
@@ -89,7 +57,7 @@ def trace(
     from draftwise.measure.trace import Trace, record
     from draftwise.measure.trace.files import check_recordable, write_samples
     from draftwise.measure.trace.results import trust
-    from draftwise.measure.workloads import choose, load
+    from draftwise.measure.workloads import choose, encode_fitting, load
     from draftwise.measure.writing import check_reachable, refuse_benchmark
     from draftwise.models.threads import THREADS
 
@@ -98,16 +66,24 @@ def trace(
     refuse_benchmark(out)
     check_reachable(out)
     before = load_average()
-    found = load(options.workload, seed=options.seed)
-    found = choose(found, per_category=options.per_category, limit=options.limit)
+    questions = load(options.workload, seed=options.seed)
+    questions = choose(questions, per_category=options.per_category, limit=options.limit)
     specs = parse_models(options)
     with progress("loading models") as tell:
         from draftwise import Decoder
 
         THREADS.keep()
         decoder = Decoder.from_specs(*specs, parse_policy("none"))
-        prompts, left_out = encoded(decoder, found, options.max_new_tokens, raw=options.raw)
         models, team = decoder.loop.target, decoder.loop.pool.drafters
+        encoded, left_out = encode_fitting(
+            questions,
+            partial(decoder.encode, chat=not options.raw),
+            max_new_tokens=options.max_new_tokens,
+            window=window_of(models),
+        )
+        prompts = [
+            record.Prompt(str(questions[i].question_id), questions[i].category, ids) for i, ids in encoded
+        ]
         sampling = options.sampling(decoder.eos)
         header = record.header_of(
             models,
@@ -120,41 +96,22 @@ def trace(
             overlap=options.overlap,
         )
         count = partial(tell, "recording")
-        known = record.record(models, team, prompts, out, header, sampling, progress=count)
+        resumed = record.record(models, team, prompts, out, header, sampling, progress=count)
         write_samples(Trace(out), decoder.tokenizer)
     with waiting("measuring what the parts of a round cost"):
         costs = record.record_costs(models, team, prompts, out, header, sampling, load=before)
     if as_json:
-        made = {"path": str(out), "prompts": len(prompts), "resumed": known, "left_out": left_out}
-        made |= {"drafters": list(team), "length": options.length, "overlap": options.overlap}
-        show.dump(made | trust(costs))
+        facts = {"path": str(out), "prompts": len(prompts), "resumed": resumed, "left_out": left_out}
+        facts |= {"drafters": list(team), "length": options.length, "overlap": options.overlap}
+        show.dump(facts | trust(costs))
         return
     for prompt in left_out:
         print(f"left out: {prompt}")
     print(
-        f"{len(prompts)} prompts ({known} recorded before), drafts of up to {options.length} tokens, in {out}"
+        f"{len(prompts)} prompts ({resumed} recorded before), drafts of up to {options.length} tokens, "
+        f"in {out}"
     )
     show.trust(trust(costs), WHEN)
-
-
-def encoded(
-    decoder: Decoder, found: Sequence[Question], max_new_tokens: int, *, raw: bool
-) -> tuple[list[Prompt], list[str]]:
-    """The prompts as tokens, and the names of those that do not fit the context window with their answer."""
-    from draftwise.measure.trace.record import Prompt
-
-    prompts, left_out = [], []
-    window = window_of(decoder.loop.target)
-    for question in found:
-        ids = decoder.encode(question.text, chat=not raw)
-        if len(ids) + max_new_tokens > window:
-            name = f"{question.category} {question.question_id}"
-            left_out.append(f"{name}: {len(ids)} tokens and {max_new_tokens} new ones, window {window}")
-        else:
-            prompts.append(Prompt(str(question.question_id), question.category, ids))
-    if not prompts:
-        raise UserError(f"no prompt fits the target's window: {left_out[0]}")
-    return prompts, left_out
 
 
 WHEN = "when the costs were measured"
@@ -184,7 +141,6 @@ def replay(
     draftwise replay my-trace --out replayed
     draftwise replay my-trace --policies auto,ucb1,static-4 --costs c=0.05 --out replayed
     """
-    from draftwise.measure.named import policy_names
     from draftwise.measure.report import write_report
     from draftwise.measure.trace import Trace
     from draftwise.measure.trace.results import replayed
@@ -193,13 +149,13 @@ def replay(
     recorded = Trace(trace, distinct(drafters, "--drafters"))
     with progress("replaying") as tell:
         count = partial(tell, "prompts")
-        found = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, progress=count)
+        results = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, progress=count)
     write_report(out)
     if as_json:
-        show.dump(found)
+        show.dump(results)
         return
-    table(REPLAY_COLUMNS, [_replay_cells(row) for row in found["results"] if row["category"] == "all"])
-    show.trust(found, WHEN)
+    table(REPLAY_COLUMNS, [_replay_cells(row) for row in results["results"] if row["category"] == "all"])
+    show.trust(results, WHEN)
     print("written:", out / "results.json")
 
 
@@ -219,11 +175,11 @@ def _replay_cells(row: dict[str, Any]) -> list[str]:
     ]
 
 
-def costs_of(trace: Trace, asked: str) -> Costs:
+def costs_of(trace: Trace, name: str) -> Costs:
     """The given costs, or those measured with the trace."""
     from draftwise.measure.trace import read_costs
 
-    return read_costs(asked or str(trace.folder / "costs.json"))
+    return read_costs(name or str(trace.folder / "costs.json"))
 
 
 def oracle(
@@ -242,22 +198,22 @@ def oracle(
     draftwise oracle my-trace --costs c=0.1 --drafters ngram,suffix
     """
     from draftwise.measure.trace import Trace
-    from draftwise.measure.trace.results import foreseen
+    from draftwise.measure.trace.results import compute_oracle
     from draftwise.measure.writing import make_folder, write_json
 
     recorded = Trace(trace, distinct(drafters, "--drafters"))
     if out is not None:
         make_folder(out)
     with progress("computing the optimum") as tell:
-        found = foreseen(recorded, costs_of(recorded, costs), progress=partial(tell, "prompts"))
+        results = compute_oracle(recorded, costs_of(recorded, costs), progress=partial(tell, "prompts"))
     if out is not None:
-        write_json(out / "oracle.json", found)
+        write_json(out / "oracle.json", results)
     if as_json:
-        show.dump(found)
+        show.dump(results)
         return
-    table(ORACLE_COLUMNS, [_oracle_cells(row) for row in found["results"]])
+    table(ORACLE_COLUMNS, [_oracle_cells(row) for row in results["results"]])
     line("Seconds; in parentheses, the optimum as a percentage of them.")
-    show.trust(found, WHEN)
+    show.trust(results, WHEN)
 
 
 ORACLE_COLUMNS = (

@@ -46,8 +46,8 @@ CONFIG = Annotated[
 def _verb(name: str, kind: type[Run], help: str) -> None:
     """One command whose options are the fields of `kind`, which the YAML file may also have."""
 
-    def command(out: Path, config: Path | None, as_json: bool, **given: Any) -> None:
-        run = read_options(kind, config, given)
+    def command(out: Path, config: Path | None, as_json: bool, **options: Any) -> None:
+        run = read_options(kind, config, options)
         learn = import_module(f"draftwise.train.{name}").train
         try:
             with progress("loading models") as tell:
@@ -62,8 +62,8 @@ def _verb(name: str, kind: type[Run], help: str) -> None:
         Parameter("config", Parameter.KEYWORD_ONLY, annotation=CONFIG, default=None),
     ]
     hints = get_type_hints(kind)
-    for option, (default, said) in list_defaults(kind).items():
-        parameters.append(_parameter(option, hints[option], default, said))
+    for option, (default, text) in list_defaults(kind).items():
+        parameters.append(_parameter(option, hints[option], default, text))
     parameters.append(Parameter("as_json", Parameter.KEYWORD_ONLY, annotation=AsJson, default=False))
     command.__name__, command.__doc__ = name, help
     command.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -71,16 +71,16 @@ def _verb(name: str, kind: type[Run], help: str) -> None:
     add(app, command, name=name)
 
 
-def _parameter(name: str, kind: Any, default: Any, said: str) -> Parameter:
+def _parameter(name: str, kind: Any, default: Any, text: str) -> Parameter:
     """An option that is None unless given, so that the YAML file can set it."""
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
     if kind is bool:
-        option = typer.Option(f"--{name.replace('_', '-')}/--no-{name.replace('_', '-')}", help=said)
-        given: Any = bool | None
+        option = typer.Option(f"--{name.replace('_', '-')}/--no-{name.replace('_', '-')}", help=text)
+        annotation: Any = bool | None
     else:
-        option = typer.Option(help=f"{said} Default: {shown}." if shown else said)
-        given = (kind if kind in (int, float) else str) | None
-    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[given, option], default=None)
+        option = typer.Option(help=f"{text} Default: {shown}." if shown else text)
+        annotation = (kind if kind in (int, float) else str) | None
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[annotation, option], default=None)
 
 
 _verb(

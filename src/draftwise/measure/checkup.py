@@ -81,14 +81,14 @@ def _required(extra: str) -> Iterator[Requirement]:
 def _lacking(extra: str) -> Iterator[tuple[str, str]]:
     """Requirements that do not hold, and what they are not."""
     for requirement in _required(extra):
-        wanted = f"{requirement.name}{requirement.specifier}"
+        text = f"{requirement.name}{requirement.specifier}"
         try:
             there = version(requirement.name)
         except PackageNotFoundError:
-            yield wanted, "installed"
+            yield text, "installed"
             continue
         if not requirement.specifier.contains(there, prereleases=True):
-            yield wanted, f"satisfied by the installed {there}"
+            yield text, f"satisfied by the installed {there}"
 
 
 def _machine() -> dict[str, Any]:

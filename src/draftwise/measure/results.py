@@ -102,14 +102,14 @@ def speedup(rows: Sequence[Row], plain: Sequence[Row], *, per_token: bool = Fals
 
 
 def interval(
-    mine: Sequence[Row], plain: Sequence[Row], *, per_token: bool = False, seed: int = 0
+    own: Sequence[Row], plain: Sequence[Row], *, per_token: bool = False, seed: int = 0
 ) -> list[float]:
     """The middle 95 % of the speedup over resampled prompts."""
-    n = len(mine)
+    n = len(own)
     picks = np.random.default_rng(seed).integers(0, n, (DRAWS, n))
     sums = {
         (who, key): np.array([row[key] for row in rows], dtype=float)[picks].sum(1)
-        for who, rows in (("mine", mine), ("plain", plain))
+        for who, rows in (("mine", own), ("plain", plain))
         for key in ("seconds", "new_tokens")
     }
     ratios = sums["plain", "seconds"] / sums["mine", "seconds"]

@@ -80,17 +80,40 @@ def choose(
     for name, bound in (("--limit", limit), ("--per-category", per_category)):
         if bound < 0:
             raise UserError(f"{name} {bound}: give a whole number, or 0 for no limit")
-    seen: Counter[str] = Counter()
-    chosen = []
+    counts: Counter[str] = Counter()
+    selection = []
     for prompt in prompts:
         if split != "all" and validation(prompt) != (split == "validation"):
             continue
-        seen[prompt.category] += 1
-        if not per_category or seen[prompt.category] <= per_category:
-            chosen.append(prompt)
-    if not chosen:
+        counts[prompt.category] += 1
+        if not per_category or counts[prompt.category] <= per_category:
+            selection.append(prompt)
+    if not selection:
         raise UserError(f"none of the {len(prompts)} prompts is in the split {split}: use --split all")
-    return chosen[:limit] if limit else chosen
+    return selection[:limit] if limit else selection
+
+
+def encode_fitting(
+    prompts: Sequence[Prompt], encode: Callable[[str], list[int]], *, max_new_tokens: int, window: int
+) -> tuple[list[tuple[int, list[int]]], list[str]]:
+    """Return place and token ids of the prompts that fit a window with their answer, and the others in words.
+
+    Raises:
+        UserError: none fits.
+    """
+    encoded, left_out = [], []
+    for place, prompt in enumerate(prompts):
+        ids = encode(prompt.text)
+        if len(ids) + max_new_tokens > window:
+            left_out.append(
+                f"{prompt.category} {prompt.question_id}: {len(ids)} tokens and {max_new_tokens} new ones do "
+                f"not fit the window of {window}"
+            )
+        else:
+            encoded.append((place, ids))
+    if not encoded:
+        raise UserError(f"no prompt fits the target's window: {left_out[0]}")
+    return encoded, left_out
 
 
 def validation(prompt: Prompt) -> bool:

@@ -38,9 +38,9 @@ def shape(logits: Vector, history: Sequence[int], prompt_length: int, sampling: 
     """
     z = logits.astype(np.float64).copy()
     if sampling.repetition_penalty != 1.0:
-        seen = list(set(history))
-        z[seen] = np.where(
-            z[seen] < 0, z[seen] * sampling.repetition_penalty, z[seen] / sampling.repetition_penalty
+        present = list(set(history))
+        z[present] = np.where(
+            z[present] < 0, z[present] * sampling.repetition_penalty, z[present] / sampling.repetition_penalty
         )
     counts = np.bincount(np.asarray(history[prompt_length:], dtype=np.int64), minlength=len(z))
     z -= sampling.frequency_penalty * counts + sampling.presence_penalty * (counts > 0)

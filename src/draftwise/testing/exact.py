@@ -86,13 +86,13 @@ def p_value(counts: Mapping[Text, int], expected: Mapping[Text, float]) -> float
     if any(expected.get(text, 0.0) == 0.0 for text in counts):
         return 0.0
     common = [t for t, p in expected.items() if p * n >= 5]
-    seen = [float(counts.get(t, 0)) for t in common]
-    wanted = [expected[t] * n for t in common]
-    rest = n - sum(wanted)
+    observed = [float(counts.get(t, 0)) for t in common]
+    expectations = [expected[t] * n for t in common]
+    rest = n - sum(expectations)
     if rest > 1e-6 * n:
-        seen.append(n - sum(seen))
-        wanted.append(rest)
-    return fit(seen, wanted)
+        observed.append(n - sum(observed))
+        expectations.append(rest)
+    return fit(observed, expectations)
 
 
 def uniformity(values: ArrayLike, *, bins: int = 20) -> float:
@@ -101,13 +101,13 @@ def uniformity(values: ArrayLike, *, bins: int = 20) -> float:
     return fit(counts.tolist(), [float(counts.sum()) / bins] * bins)
 
 
-def fit(seen: Sequence[float], expected: Sequence[float]) -> float:
+def fit(observed: Sequence[float], expected: Sequence[float]) -> float:
     """The p-value of Pearson's chi-square statistic of counts; 1 where there are fewer than two cells."""
-    if len(seen) < 2:
+    if len(observed) < 2:
         return 1.0
-    a, b = np.asarray(seen, dtype=float), np.asarray(expected, dtype=float)
+    a, b = np.asarray(observed, dtype=float), np.asarray(expected, dtype=float)
     b *= a.sum() / b.sum()
-    return _tail(float(((a - b) ** 2 / b).sum()), len(seen) - 1)
+    return _tail(float(((a - b) ** 2 / b).sum()), len(observed) - 1)
 
 
 def _tail(x: float, degrees: int) -> float:

@@ -49,8 +49,8 @@ class SimScores:
     def residual(self, node: int) -> int:
         """A token from (p - q)+ at the parent of `node`; p itself if nothing is left."""
         p = self.row(self.draft.parents[node])
-        left = np.maximum(p - self.draft.dist[node], 0.0)
-        return draw(left if left.sum() > 0 else p, self.request.rng.random())
+        rest = np.maximum(p - self.draft.dist[node], 0.0)
+        return draw(rest if rest.sum() > 0 else p, self.request.rng.random())
 
     def logprob(self, node: int, token: int) -> float:
         """Log-probability under the raw distribution."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from draftwise.measure.bench.contender import Contender, Generation, Item, Text
 from draftwise.measure.bench.journal import Journal
-from draftwise.measure.bench.modes import ENGINES
-from draftwise.measure.bench.runner import Progress, Runner
+from draftwise.measure.bench.peers import ENGINES
+from draftwise.measure.bench.run import Progress, Runner
 from draftwise.measure.machine import Meter
 
 LAW = Generation(8)
@@ -53,7 +53,7 @@ class Fake(Contender):
     def memory(self) -> Any:
         return self.count
 
-    def remember(self, memory: Any) -> None:
+    def restore(self, memory: Any) -> None:
         self.count = memory
 
 

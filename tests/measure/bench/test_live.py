@@ -6,7 +6,7 @@ from typing import Any
 
 from draftwise.measure.bench.contender import Generation, Item, Peer, Text
 from draftwise.measure.bench.journal import Journal
-from draftwise.measure.bench.runner import Runner, copying, find_doubts
+from draftwise.measure.bench.run import Runner, copying, find_doubts
 from draftwise.measure.machine import Meter
 from draftwise.measure.results import describe_peer
 

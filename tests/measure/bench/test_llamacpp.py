@@ -12,10 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from draftwise import UserError
-from draftwise.measure.bench import llamacpp_loop as module
+from draftwise.measure.bench import llamacpp as module
 from draftwise.measure.bench.child import ChildError
-from draftwise.measure.bench.llamacpp import Engine
-from draftwise.measure.bench.llamacpp_loop import Count, Drafter, ModelDraft, Reader, faster_flash, greedy
+from draftwise.measure.bench.llamacpp import Count, Drafter, Engine, ModelDraft, Reader, faster_flash, greedy
 from draftwise.models.gguf.library import load
 from tests.gguf import Plain, tiny
 from tests.tiny import VOCAB

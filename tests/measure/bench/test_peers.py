@@ -8,8 +8,7 @@ import pytest
 from draftwise import UserError
 from draftwise.measure.bench import transformers as modes
 from draftwise.measure.bench.contender import Contender
-from draftwise.measure.bench.modes import ENGINES
-from draftwise.measure.bench.peers import Absent, Peers, names
+from draftwise.measure.bench.peers import ENGINES, Absent, Peers, names
 from draftwise.measure.bench.transformers import Transformers
 
 from .conftest import sim_models

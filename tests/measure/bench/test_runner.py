@@ -17,7 +17,7 @@ from draftwise.generation.text import decode
 from draftwise.measure.bench.contender import Generation, Item, Text
 from draftwise.measure.bench.journal import FINISHED, Journal, Unit, usable
 from draftwise.measure.bench.ours import Models, Policy
-from draftwise.measure.bench.runner import Progress, Runner
+from draftwise.measure.bench.run import Progress, Runner
 from draftwise.measure.machine import Meter
 from draftwise.measure.writing import replacing, write_json
 from draftwise.policies.auto.policy import AutoPolicy

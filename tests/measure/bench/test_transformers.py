@@ -115,7 +115,7 @@ def test_heuristic_is_live_and_kept_from_call_to_call(
     assert memory["num_assistant_tokens"] != 6
     assert assistant.generation_config.num_assistant_tokens == before, "another mode does not see it"
     again = Transformers("h", make("heuristic", length=6), plain_model, assistant, eos=EOS)
-    again.remember(memory)
+    again.restore(memory)
     with drafts(monkeypatch) as lengths:
         again.decode(items[:1], LAW)
     assert lengths[0] == memory["num_assistant_tokens"]

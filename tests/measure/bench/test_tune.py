@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from draftwise import UserError, method
+from draftwise.cli.options import policy_names
 from draftwise.measure.bench.run import Settings
 from draftwise.measure.bench.tune import GRIDS, best, candidates, parse_grid
-from draftwise.measure.named import policy_names
 
 
 @pytest.mark.parametrize("policy", sorted(GRIDS.keys() - {"disco", "specdecpp"}))

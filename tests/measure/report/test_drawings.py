@@ -237,30 +237,6 @@ def test_the_heat_map_has_a_labelled_colour_bar_and_the_numbers_of_its_cells() -
     assert [text.get_text() for text in grid.texts][:3] == ["1.60", "1.70", "1.80"]
 
 
-def test_auto_has_one_line_per_drafter_with_the_range_of_its_lengths() -> None:
-    found = results(["auto"])
-    (ax,) = learning.values(found).axes
-    labels = [text.get_text() for text in ax.get_legend().get_texts()]  # type: ignore[union-attr]
-    assert labels == ["zoo:general (4 arms)", "zoo:code (4 arms)", "ngram (4 arms)"]
-    assert len(ax.get_lines()) == len(ax.collections) == 3
-    colours = [line.get_color() for line in ax.get_lines()]
-    assert colours == [COLOURS[i] for i in range(3)]
-
-
-def test_a_drafters_line_is_the_mean_of_its_rounds_and_its_band_the_range_of_its_arms() -> None:
-    played = [("a:1", 1), ("a:2", 4), ("b:1", 9), ("a:2", 2)] * 5
-    lines = [
-        {"method": "m", "arm": arm, "drafter": arm[0], "length": 1, "accepted": n, "round": i}
-        for i, (arm, n) in enumerate(played)
-    ]
-    rounds = read_rounds(lines)["m"]
-    a, b = learning.groups(rounds, learning.so_far(rounds), np.arange(len(rounds)))
-    assert (a.name, a.arms, b.name) == ("a", 2, "b")
-    assert a.mean[[0, 1, 3]].tolist() == pytest.approx([1.0, 2.5, 7 / 3])
-    assert (a.low[-1], a.high[-1]) == (pytest.approx(1.0), pytest.approx(3.0))
-    assert np.isnan(b.mean[:2]).all() and b.mean[2] == 9.0
-
-
 def test_names_are_wrapped_between_their_parts() -> None:
     assert wrapped("static-5?drafter=zoo:code") == "static-5?drafter=zoo:code"
     lines = wrapped(LONG).split("\n")

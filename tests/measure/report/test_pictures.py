@@ -112,8 +112,6 @@ def test_moving_means_and_thin_lines() -> None:
 def test_names_of_arms_and_rewards() -> None:
     assert learning.drafter_of("zoo:code:5~svip(0.6)") == "zoo:code"
     assert learning.drafter_of("none") == "none"
-    assert learning.short(["a:5~svip(0.6)", "a:5~adaedl(0.2)"]) == ["svip(0.6)", "adaedl(0.2)"]
-    assert learning.short(["a:5", "b:5"]) == ["a:5", "b:5"]
     assert drafting.without_reward("t?reward=simple&length=9") == ("t?length=9", "simple")
     assert drafting.without_reward("t") == ("t", "default reward")
 
@@ -184,26 +182,6 @@ def test_kinds_and_names_of_rows() -> None:
     ]
     assert [row.kind for row in rows] == ["plain", "fixed", "adaptive", "peer"]
     assert [row.name for row in rows][2:] == ["ucb1", "transformers:lookup"]
-
-
-def test_pictures_show_methods_that_are_unlike_before_those_that_are_alike() -> None:
-    """Two over drafters are faster than the one over stop rules, and the second gives way to it."""
-    arms = {
-        "d1": ["a:5", "b:5"],
-        "d2": ["a:5", "b:5"],
-        "rules": ["a:9~svip(0.6)", "a:9~adaedl(0.6)"],
-        "lengths": ["a:1", "a:4"],
-    }
-    played = {m: rounds(*[("qa", arm, 1, 0) for arm in mine], method=m) for m, mine in arms.items()}
-    rows = tuple(
-        Row(method=m, speedup=9.0 - i, pulls=dict.fromkeys(mine, 1))
-        for i, (m, mine) in enumerate(arms.items())
-    )
-    oracle = {"0": ((0, "a", 3), (4, "none", 0))}
-    results = Results(rows=rows, rounds=played, oracle=oracle)
-    figure = learning.values(results)
-    shown = [ax.get_title(loc="left") for ax in figure.axes]
-    assert shown == ["d1", "rules", "lengths", "d2"]
 
 
 def test_lines_are_those_of_the_arms_that_were_played_most() -> None:

@@ -14,7 +14,7 @@ from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import Costs, DrafterCosts, rising
 from draftwise.measure.trace.files import RecordedDrafts, Recording
 from draftwise.measure.trace.oracle import Step, best, exactly, fixed
-from draftwise.measure.trace.results import foreseen
+from draftwise.measure.trace.results import compute_oracle
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
 from tests.measure.trace.sims import COSTS, recorded, settings
@@ -168,7 +168,7 @@ def test_drafting_what_is_accepted_takes_the_fewest_rounds_but_not_the_least_tim
 
 
 def test_the_summary_adds_up(trace: Trace) -> None:
-    found = foreseen(trace, COSTS)
+    found = compute_oracle(trace, COSTS)
     whole, *parts = found["results"]
     assert whole["category"] == "all" and len(parts) == 3
     for key in ("prompts", "new_tokens", "optimum", "none"):
@@ -192,4 +192,4 @@ def test_too_many_drafters_to_follow(trace: Trace) -> None:
 def test_a_drawn_text_has_no_oracle(tmp_path: Path) -> None:
     trace = recorded(tmp_path, sampling=settings(8, temperature=1.0), n=2)
     with pytest.raises(UserError, match="record it at --temperature 0"):
-        foreseen(trace, COSTS)
+        compute_oracle(trace, COSTS)

@@ -21,7 +21,6 @@ from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import DrafterCosts
 from draftwise.measure.trace.record import Prompt
-from draftwise.measure.trace.replay import replay
 from draftwise.measure.trace.results import replayed as write_replay
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.auto.drafts import TAKEN
@@ -358,5 +357,6 @@ def test_auto_weighs_cascades_that_nobody_named(trace: Trace, tmp_path: Path) ->
     assert others.team("auto") == others.drafters  # these cannot take over
     drawn = recorded(tmp_path, n=1, sampling=settings(8, 1.0, seed=1))
     assert drawn.team("auto") == drawn.drafters
-    rounds = [r for name, _, rounds in replay(both, ["auto?length=8"], COSTS) for r in rounds]
+    auto = Replay(both, method("auto?length=8", both.team("auto?length=8")), COSTS)
+    rounds = [r for one in both for r in auto.replay(ReplayState(one))]
     assert any(r.arm.drafter in cascades and r.accepted > 1 for r in rounds)

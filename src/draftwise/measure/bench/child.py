@@ -121,13 +121,13 @@ def serve(load: Callable[[Mapping[str, Any]], tuple[Write, dict[str, Any]]]) -> 
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         for line in sys.stdin:
-            asked = json.loads(line)
+            request = json.loads(line)
             try:
                 if write is None:
-                    write, settings = load(asked)
+                    write, settings = load(request)
                     answer: dict[str, Any] = {"ready": settings}
                 else:
-                    answer = write(asked)
+                    answer = write(request)
             except Exception as error:
                 answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
             print(json.dumps(answer), file=answers, flush=True)

@@ -96,7 +96,7 @@ class Contender:
         """Return what it keeps between texts, as JSON."""
         return None
 
-    def remember(self, memory: Any) -> None:
+    def restore(self, memory: Any) -> None:
         """Restore what `memory` returned."""
 
 

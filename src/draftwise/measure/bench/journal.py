@@ -50,8 +50,8 @@ def usable(folder: Path) -> None:
     """
     check_reachable(folder)
     own = (".lock", "state", *FILES, "results.json")  # files that a killed run may have left
-    begun = (folder / "run.json").exists() or not folder.exists()
-    others = [] if begun else [path.name for path in folder.iterdir() if path.name not in own]
+    is_begun = (folder / "run.json").exists() or not folder.exists()
+    others = [] if is_begun else [path.name for path in folder.iterdir() if path.name not in own]
     if others:
         raise UserError(f"{folder} holds {others[0]}, and no run: name a new or empty folder")
     for _ in _read(folder / FILES[0]):
@@ -189,8 +189,8 @@ class Journal:
                 )
         return list(starts)
 
-    def _keep(self, name: str, wanted: Callable[[Row], bool]) -> None:
-        _write_lines(self.folder / name, (row for row in _read(self.folder / name) if wanted(row)))
+    def _keep(self, name: str, belongs: Callable[[Row], bool]) -> None:
+        _write_lines(self.folder / name, (row for row in _read(self.folder / name) if belongs(row)))
 
     def _append(self, name: str, rows: Sequence[Row]) -> None:
         if rows:
@@ -225,13 +225,13 @@ def _read(path: Path) -> Iterator[Row]:
             except ValueError as error:
                 message = f"{path}, line {number}: not JSON; fix it or name another folder"
                 raise UserError(message) from error
-            if not _ours(row, path.name):
+            if not _is_line_of_run(row, path.name):
                 message = f"{path}, line {number}: no line of a run; fix it or name another folder"
                 raise UserError(message)
             yield row
 
 
-def _ours(row: Any, name: str) -> bool:
+def _is_line_of_run(row: Any, name: str) -> bool:
     """Return whether a line has the fields that a run writes to this file, and its place in the run."""
     if not isinstance(row, dict) or not row.keys() >= (FINISHED if name == FILES[0] else PLACE):
         return False

@@ -20,7 +20,6 @@ from ...core.roles import Drafter, Graders, Recorder, RoundRecord, Target
 from ...core.round import Round, Stats
 from ...core.sampling import Sampling
 from ...core.stops import needs
-from ...data import Prompt
 from ...errors import UserError
 from ...generation.decoder import Decoder
 from ...policies.catalogue import method
@@ -91,10 +90,10 @@ class Models:
 
         return describe_passes({"target": self.target, **self.shared})
 
-    def encode(self, prompt: Prompt, *, raw: bool) -> list[int]:
+    def encode(self, text: str, *, raw: bool) -> list[int]:
         """A prompt's token ids, with the chat template if there is one."""
         front = Decoder(self.target, {}, method("none", []), self.tokenizer, eos=self.eos)
-        return front.encode(prompt.text, chat=not raw)
+        return front.encode(text, chat=not raw)
 
 
 class Watch:
@@ -102,12 +101,12 @@ class Watch:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder, self.reads = recorder, recorder.reads
-        self.seen: dict[int, dict[int, tuple[Decision, Outcome]]] = defaultdict(dict)
+        self.records: dict[int, dict[int, tuple[Decision, Outcome]]] = defaultdict(dict)
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         """Record a round, and pass it on."""
-        for seen in batch:
-            self.seen[seen.request.id][seen.request.position] = seen.decision, seen.outcome
+        for records in batch:
+            self.records[records.request.id][records.request.position] = records.decision, records.outcome
         return self.recorder.add(batch, graders)
 
     def close(self, request: Request) -> Sequence[Feedback]:
@@ -116,8 +115,8 @@ class Watch:
 
     def take(self, request: int, rounds: Sequence[Round]) -> list[Sight]:
         """The records of a request, one for each round; those that the policy left out have nothing."""
-        seen, written = self.seen.pop(request, {}), accumulate(len(round.tokens) for round in rounds)
-        return [_sight(*seen[at]) if at in seen else Sight() for at in written]
+        records, written = self.records.pop(request, {}), accumulate(len(round.tokens) for round in rounds)
+        return [_sight(*records[at]) if at in records else Sight() for at in written]
 
 
 def _sight(decision: Decision, outcome: Outcome) -> Sight:
@@ -157,7 +156,7 @@ class Policy(Contender):
         version, words, gauss = self.loop.rng.getstate()
         return {"policy": dump(self.loop.policy), "rng": [version, list(words), gauss]}
 
-    def remember(self, memory: Any) -> None:
+    def restore(self, memory: Any) -> None:
         """Restore them."""
         load(self.loop.policy, memory["policy"])
         version, words, gauss = memory["rng"]

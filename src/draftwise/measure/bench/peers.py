@@ -19,13 +19,47 @@ from ...models.load import resolve
 from ...specs import parse_drafter, parse_target, split_names
 from ..machine import cores, describe
 from .contender import Contender
-from .modes import ENGINES, read_options, read_switch
 from .ours import Models
 
 if TYPE_CHECKING:
     from .child import Child
 
 
+Options = Mapping[str, Any]
+"""Defaults by name; a tuple has the choices, of which the first is the default."""
+
+COMPILED: Options = {"slots": 128, "freeze": False}
+LLAMACPP: Options = {
+    "context": 4096,
+    "gpu_layers": 0,
+    "flash": ("auto", "on", "off"),
+    "loop": ("fast", "library"),
+    "cache": ("f16", "f32"),
+}
+ENGINES: Mapping[str, Mapping[str, Options]] = {
+    "transformers": {
+        "plain": {},
+        "assisted": {},  # with the defaults of the installed version
+        "constant": {"length": 5},
+        "heuristic": {"length": 20},
+        "threshold": {"threshold": 0.4, "length": 20},
+        "lookup": {"length": 10, "ngram": 2},
+        "compiled": COMPILED,
+        "compiled-lookup": {"length": 10, "ngram": 2, **COMPILED},
+        "compiled-assisted": COMPILED,
+    },
+    "llamacpp": {
+        "plain": LLAMACPP,
+        "lookup": {**LLAMACPP, "length": 10, "ngram": 2},  # llama-cpp-python's own defaults
+        "draft": {**LLAMACPP, "length": 3, "confidence": 0.0},  # those of llama.cpp's own programs
+    },
+    "vllm": {
+        "plain": {},
+        "ngram": {"length": 5, "min": 1, "max": 4},  # with the n-gram lengths of ours
+        "suffix": {"length": 16},  # needs arctic-inference
+        "draft": {"length": 3},
+    },
+}
 MODULES = {"llamacpp": ("llama_cpp", "llama-cpp-python"), "vllm": ("vllm", "vllm")}  # and packages
 
 
@@ -88,11 +122,11 @@ class Peers:
     def _transformers(self, name: str, spec: registry.Spec) -> Contender | Absent:
         from .transformers import Transformers, make_mode
 
-        given, others = dict(spec.options), ("drafter", "packed")
-        text = given.pop("packed", "false")
+        texts, others = dict(spec.options), ("drafter", "packed")
+        text = texts.pop("packed", "false")
         packed = read_switch(f"{name}: packed={text}", text)
-        drafter = given.pop("drafter", "")
-        mode = make_mode(spec.path, read_options(name, ENGINES["transformers"][spec.path], given, others))
+        drafter = texts.pop("drafter", "")
+        mode = make_mode(spec.path, read_options(name, ENGINES["transformers"][spec.path], texts, others))
         model = self.models.model if packed else self.unpacked
         assistant = None
         if mode.assistant is not None:
@@ -114,10 +148,10 @@ class Peers:
 
     def _llamacpp(self, name: str, spec: registry.Spec) -> Contender | Absent:
         """Build llama.cpp with converted weights in float32, or the user's own file; with our threads."""
-        given, drafts = dict(spec.options), spec.path == "draft"
+        texts, drafts = dict(spec.options), spec.path == "draft"
         others = ("file", "drafter") if drafts else ("file",)
-        file, drafter = (given.pop(key, "") if key in others else "" for key in ("file", "drafter"))
-        hello = read_options(name, ENGINES["llamacpp"][spec.path], given, others)
+        file, drafter = (texts.pop(key, "") if key in others else "" for key in ("file", "drafter"))
+        hello = read_options(name, ENGINES["llamacpp"][spec.path], texts, others)
         drafter = drafter or (self._first_model() if drafts else "")
         if drafts and not drafter:
             return Absent(name, "no draft model: name one among the drafters, or a GGUF file with drafter")
@@ -136,9 +170,9 @@ class Peers:
 
     def _vllm(self, name: str, spec: registry.Spec) -> Contender | Absent:
         """Build vLLM's own ways of drafting, in float32 on a CPU like ours; one prompt at a time."""
-        given, drafts = dict(spec.options), spec.path == "draft"
-        drafter = given.pop("drafter", "") if drafts else ""
-        options = read_options(name, ENGINES["vllm"][spec.path], given, ("drafter",) if drafts else ())
+        texts, drafts = dict(spec.options), spec.path == "draft"
+        drafter = texts.pop("drafter", "") if drafts else ""
+        options = read_options(name, ENGINES["vllm"][spec.path], texts, ("drafter",) if drafts else ())
         speculative: dict[str, Any] | None = None
         if spec.path != "plain":
             method = "draft_model" if drafts else spec.path
@@ -219,3 +253,49 @@ class Peers:
         if path not in self.built:
             self.built[path] = load_model(path, **self._load)
         return self.built[path]
+
+
+# -- options ---------------------------------------------------------------------------------------------
+
+
+def read_options(
+    name: str, defaults: Options, given: Mapping[str, str], others: Sequence[str]
+) -> dict[str, Any]:
+    """Return a mode's options, those given as the types of the defaults; `others` are read elsewhere.
+
+    Raises:
+        UserError: an unknown option, a value of another type, or a number that is not above 0.
+    """
+    options = {key: value[0] if isinstance(value, tuple) else value for key, value in defaults.items()}
+    for key, text in given.items():
+        if key not in defaults:
+            raise UserError(f"{name} has no option {key!r}: choose from {', '.join([*defaults, *others])}")
+        options[key] = _convert(f"{name}: {key}={text}", defaults[key], text, may_be_zero=key == "confidence")
+    return options
+
+
+def read_switch(what: str, text: str) -> bool:
+    """Return the value of a switch.
+
+    Raises:
+        UserError: neither true nor false.
+    """
+    if text.lower() not in registry.YES + registry.NO:
+        raise UserError(f"{what}: write true or false")
+    return text.lower() in registry.YES
+
+
+def _convert(what: str, default: Any, text: str, *, may_be_zero: bool) -> Any:
+    if isinstance(default, bool):
+        return read_switch(what, text)
+    if isinstance(default, tuple):
+        if text not in default:
+            raise UserError(f"{what}: choose from {', '.join(default)}")
+        return text
+    try:
+        value = type(default)(text)
+    except ValueError:
+        raise UserError(f"{what} is not {type(default).__name__}") from None
+    if not (0 < value < 1_000_000 or (may_be_zero and value == 0)):
+        raise UserError(f"{what}: give a positive number")
+    return value

@@ -1,29 +1,39 @@
-"""One benchmark, from its settings to `results.json`."""
+"""One benchmark, from its settings to `results.json`: every method on every prompt, in turns; resumable."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from random import Random
+from time import perf_counter
 from typing import Any
 
 from ...core.roles import window_of
 from ...core.sampling import Sampling
 from ...errors import UserError
+from ...generation.output import Writer
+from ...generation.text import decode
+from ...inputs import once
 from ...models.threads import THREADS
 from ...policies.catalogue import method
 from .. import machine
-from ..machine import judge
-from ..named import once
-from ..results import BASELINE, identical, summarize
-from ..workloads import choose, load
+from ..machine import Meter, judge
+from ..results import BASELINE, Row, identical, round_row, summarize
+from ..workloads import choose, encode_fitting, load
 from ..writing import write_json
-from .contender import Contender, Generation, Item
-from .journal import Journal, begun_with, usable
+from .contender import Contender, Generation, Item, Peer, Sight, Text
+from .journal import Journal, Unit, begun_with, usable
 from .ours import Models, Policy
 from .peers import Absent, Peers
-from .runner import Progress, Runner, copying
+
+WARM_UP_TOKENS = 24
+COPIED_TOKENS = 48
+COPY = "Repeat this exactly: " + "one two three four five six seven. " * 6
+SAMPLES = 4  # prompts whose text is kept with the source of each token, each of another category
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +97,13 @@ def bench(
     )
     THREADS.keep(begun_with(out))
     models = models or Models.load(settings.target, settings.drafters, **settings.load)
-    items, left_out = _items(prompts, models, settings)
+    encoded, left_out = encode_fitting(
+        prompts,
+        partial(models.encode, raw=settings.raw),
+        max_new_tokens=settings.max_new_tokens,
+        window=window_of(models.target),
+    )
+    items = [Item(i, prompts[i].question_id, prompts[i].category, tuple(ids)) for i, ids in encoded]
     peers = Peers(models, settings.target, settings.drafters, settings.load)
     try:
         contenders, absent = _contenders(settings, models, peers)
@@ -106,24 +122,6 @@ def bench(
     finally:
         peers.close()
     return results
-
-
-def _items(prompts: Sequence[Any], models: Models, settings: Settings) -> tuple[list[Item], list[str]]:
-    """The prompts as token ids; prompts that leave no room for an answer are excluded and listed."""
-    items, left_out = [], []
-    window = window_of(models.target)
-    for index, prompt in enumerate(prompts):
-        ids = models.encode(prompt, raw=settings.raw)
-        if len(ids) + settings.max_new_tokens > window:
-            left_out.append(
-                f"{prompt.category} {prompt.question_id}: {len(ids)} tokens and {settings.max_new_tokens} "
-                f"new ones do not fit the window of {window}"
-            )
-        else:
-            items.append(Item(index, prompt.question_id, prompt.category, tuple(ids)))
-    if not items:
-        raise UserError(f"no prompt fits the target's window: {left_out[0]}")
-    return items, left_out
 
 
 def _contenders(settings: Settings, models: Models, peers: Peers) -> tuple[list[Contender], list[Absent]]:
@@ -180,3 +178,245 @@ def _results(
         "peers": runner.peers(),
         "absent": [asdict(a) for a in gone],
     }
+
+
+# -- running ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a run: units of work, and an estimate of the seconds left.
+
+    Before the first unit `done` counts the methods that are ready, and `category` says ready for what.
+    """
+
+    done: int
+    total: int
+    method: str
+    category: str
+    seconds_left: float | None
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs contenders over prompts and writes each finished unit to the journal.
+
+    `copy` is a prompt that is easy to draft for: each peer answers it once, and its drafts are counted. A
+    peer that fails is left out from then on; `failed` has the reason. A failure of one of our own methods
+    stops the run.
+    """
+
+    contenders: Sequence[Contender]
+    items: Sequence[Item]
+    generation: Generation
+    batches: Sequence[int]
+    journal: Journal
+    tokenizer: Any
+    meter: Meter
+    tell: Callable[[Progress], None]
+    failed: dict[str, str] = field(default_factory=dict)
+    copy: Item | None = None
+    times: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def run(self) -> None:
+        """Run all unfinished units."""
+        work = list(self.work())
+        self.journal.resume(unit for _, unit, _ in work)
+        for row in self.journal.rows():
+            self.times[row["method"], row["batch"]].append(row["seconds"])
+        if all(self.journal.finished(unit) for _, unit, _ in work):
+            return
+        self._prepare(work)
+        self._warm_up()
+        self._try_peers()
+        for contender in self.contenders:
+            if (memory := self.journal.memory(contender.name)) is not None:
+                contender.restore(memory)
+        self.meter.sample()
+        samples = self._samples()
+        for at, (contender, unit, items) in enumerate(work):
+            if contender.name in self.failed or self.journal.finished(unit):
+                continue
+            self.tell(self._progress(at, work))
+            try:
+                texts = contender.decode(items, self.generation)
+            except Exception as error:
+                self._fail(contender, error)
+                continue
+            self._write(contender, unit, items, texts, samples)
+
+    def work(self) -> Iterator[tuple[Contender, Unit, Sequence[Item]]]:
+        """All units in the order in which they run, which depends only on the seed."""
+        for batch in self.batches:
+            able = [c for c in self.contenders if c.most() == 0 or batch <= c.most()]
+            for start in range(0, len(self.items), batch):
+                group = self.items[start : start + batch]
+                turns = Random(f"turns {self.generation.seed} {batch} {start}")
+                for contender in turns.sample(able, len(able)):
+                    yield contender, Unit(contender.name, batch, tuple(i.index for i in group)), group
+
+    def peers(self) -> list[dict[str, Any]]:
+        """Return one record for each peer that was measured: settings, preparation, and its drafts."""
+        notes, records = self.journal.notes(), []
+        for peer in self.contenders:
+            if isinstance(peer, Peer) and peer.name not in self.failed:
+                record = {"method": peer.name, "settings": dict(peer.settings), **notes.get(peer.name, {})}
+                records.append(record | {"doubts": list(find_doubts(record))})
+        return records
+
+    def _prepare(self, work: Sequence[tuple[Contender, Unit, Sequence[Item]]]) -> None:
+        """Let every contender compile what its prompts need, and note how long each peer took."""
+        for contender in self._each("compiling"):
+            groups = [items for other, unit, items in work if other is contender]
+            groups += [[self.copy]] if self.copy else []
+            start = perf_counter()
+            try:
+                contender.prepare(groups, self.generation)
+            except Exception as error:
+                self._fail(contender, error)
+            if isinstance(contender, Peer):
+                self.journal.note(contender.name, {"prepared_seconds": round(perf_counter() - start, 2)})
+
+    def _try_peers(self) -> None:
+        """Note the drafts of each peer on the prompt to copy; nothing learned there is kept."""
+        for contender in self.contenders:
+            if self.copy is None or not isinstance(contender, Peer) or contender.name in self.failed:
+                continue
+            memory = contender.memory()
+            try:
+                (text,) = contender.decode([self.copy], Generation(COPIED_TOKENS))
+            except Exception as error:
+                self._fail(contender, error)
+                continue
+            contender.restore(memory)
+            counts = {"tokens": len(text.tokens), "drafted": text.drafted, "accepted": text.accepted}
+            self.journal.note(contender.name, {"drafts": contender.drafts, "copied": counts})
+
+    def _warm_up(self) -> None:
+        """Run every code path on a short and a longer prompt, twice; nothing learned there is kept."""
+        by_length = sorted(self.items, key=lambda item: len(item.ids))
+        some = [by_length[0], by_length[len(by_length) // 2]]
+        generation = Generation(
+            min(self.generation.max_new_tokens, WARM_UP_TOKENS),
+            self.generation.temperature,
+            self.generation.seed,
+        )
+        for contender in self._each("warming up"):
+            try:
+                for _ in range(2):
+                    for item in some:
+                        contender.warm([item], generation)
+                for batch in self.batches:
+                    if 1 < batch <= (contender.most() or batch):
+                        contender.warm(self.items[:batch], generation)
+            except Exception as error:
+                self._fail(contender, error)
+
+    def _each(self, what: str) -> Iterator[Contender]:
+        """The contenders, with the progress told: before the first text, compilers may take minutes."""
+        start, total = perf_counter(), len(self.contenders)
+        for at, contender in enumerate(self.contenders):
+            left = (perf_counter() - start) / at * (total - at) if at else None
+            self.tell(Progress(at, total, contender.name, what, left))
+            yield contender
+
+    def _fail(self, contender: Contender, error: Exception) -> None:
+        if contender.engine == "draftwise":
+            raise error
+        self.failed[contender.name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+    def _write(
+        self,
+        contender: Contender,
+        unit: Unit,
+        items: Sequence[Item],
+        texts: Sequence[Text],
+        samples: set[int],
+    ) -> None:
+        load: Any = self.meter.sample()
+        rows, rounds, pieces = [], [], []
+        for key, item, text in zip(unit.keys, items, texts, strict=True):
+            self.times[contender.name, unit.batch].append(text.seconds)
+            head = {
+                "method": contender.name,
+                "category": item.category,
+                "batch": unit.batch,
+                "prompt": item.index,
+            }
+            rows.append(self._row(key, contender, item, text, head) | {"load": load})
+            load = None  # one sample per unit
+            both = zip(text.log, text.sights, strict=True)
+            rounds += [
+                head | {"round": n} | round_row(round, asdict(round.seconds)) | _sight_row(sight)
+                for n, (round, sight) in enumerate(both)
+            ]
+            if text.log and item.index in samples and unit.batch == self.batches[0]:
+                writer = Writer(self.tokenizer, ())
+                for round in text.log:
+                    writer.add(round)
+                prompt = {"prompt_text": decode(self.tokenizer, item.ids).strip()}
+                pieces.append(
+                    head | prompt | {"pieces": [[p.text, p.source] for p in writer.output().pieces]}
+                )
+        self.journal.finish(unit, rows, rounds, pieces, contender.memory())
+
+    def _row(self, key: str, contender: Contender, item: Item, text: Text, head: Row) -> Row:
+        return {
+            "key": key,
+            "engine": contender.engine,
+            **head,
+            "question_id": item.question_id,
+            "new_tokens": len(text.tokens),
+            "seconds": text.seconds,
+            "rounds": text.rounds,
+            "accepted": text.accepted,
+            "drafted": text.drafted,
+            "identical": None,
+            "seconds_by_phase": dict(text.seconds_by_phase),
+            "pulls": dict(text.pulls),
+            "text_sha": text.sha,
+        }
+
+    def _samples(self) -> set[int]:
+        first: dict[str, int] = {}
+        for item in self.items:
+            first.setdefault(item.category, item.index)
+        return set(list(first.values())[:SAMPLES])
+
+    def _progress(self, at: int, work: Sequence[tuple[Contender, Unit, Sequence[Item]]]) -> Progress:
+        """Seconds left: each unit counts with its method's mean time per prompt so far."""
+        contender, _, items = work[at]
+        means = {key: sum(times) / len(times) for key, times in self.times.items()}
+        left = 0.0
+        for other, unit, group in work[at:]:
+            mean = means.get((other.name, unit.batch))
+            if mean is None:
+                return Progress(at, len(work), contender.name, items[0].category, None)
+            left += 0.0 if self.journal.finished(unit) else mean * len(group)
+        return Progress(at, len(work), contender.name, items[0].category, left)
+
+
+def _sight_row(sight: Sight) -> Row:
+    row: Row = {}
+    if sight.entropy:
+        row["entropy"] = list(sight.entropy)
+    if sight.overlap is not None:
+        row["overlap"] = sight.overlap
+    if sight.values:
+        row["values"] = dict(sight.values)
+    return row
+
+
+def copying(models: Models, raw: bool) -> Item:
+    """Return a prompt that asks for a copy and holds many of its own n-grams."""
+    return Item(-1, "copy", "copy", tuple(models.encode(COPY, raw=raw)))
+
+
+def find_doubts(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what speaks against a peer having run at its best, one line each."""
+    copied = record.get("copied")
+    if record.get("drafts") and copied:
+        missing = [what for what in ("drafted", "accepted") if not copied[what]]
+        yield from (f"it {what} no token of a text to copy" for what in missing[:1])
+    if late := record["settings"].get("compiled while measured"):
+        yield f"{late} more passes were compiled while it was measured: its times include that"

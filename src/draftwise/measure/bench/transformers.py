@@ -34,7 +34,7 @@ class Mode:
 
 
 def make_mode(name: str, options: Mapping[str, Any]) -> Mode:
-    """Return the mode of this name with all its options, as `modes.ENGINES` has them."""
+    """Return the mode of this name with all its options, as `peers.ENGINES` has them."""
     kind = name.removeprefix("compiled").removeprefix("-")
     compiled = {"slots": options["slots"], "freeze": options["freeze"]} if "slots" in options else {}
     if kind in ("", "plain"):
@@ -71,11 +71,11 @@ class Transformers(Peer):
     @property
     def settings(self) -> dict[str, Any]:
         """Its settings."""
-        given = {} if self.mode.assistant is None else dict(self.mode.assistant)
+        assistant = {} if self.mode.assistant is None else dict(self.mode.assistant)
         loaded = {"dtype": str(self.model.dtype).removeprefix("torch."), "threads": torch.get_num_threads()}
         kinds = {"attention": self.model.config._attn_implementation}
         draft = {} if self.assistant is None else {"assistant": self.assistant.name_or_path}
-        return loaded | kinds | draft | given | dict(self.mode.call)
+        return loaded | kinds | draft | assistant | dict(self.mode.call)
 
     def most(self) -> int:
         """Return any batch for plain decoding; assisted generation takes one prompt at a time."""
@@ -110,7 +110,7 @@ class Transformers(Peer):
         """Return the state of the heuristic."""
         return None if self.config is None else {"num_assistant_tokens": self.config.num_assistant_tokens}
 
-    def remember(self, memory: Any) -> None:
+    def restore(self, memory: Any) -> None:
         """Restore it."""
         if memory is not None:
             self.config.num_assistant_tokens = memory["num_assistant_tokens"]
@@ -139,12 +139,12 @@ class Transformers(Peer):
         return passes(self.model)
 
     def _call(self, items: Sequence[Item], generation: Generation) -> dict[str, Any]:
-        drawn = {"do_sample": True, "temperature": generation.temperature, "top_k": 0, "top_p": 1.0}
+        sampling = {"do_sample": True, "temperature": generation.temperature, "top_k": 0, "top_p": 1.0}
         return {
             "max_new_tokens": generation.max_new_tokens,
             "eos_token_id": sorted(self.eos) or None,
             "pad_token_id": min(self.eos, default=0),
-            **(drawn if generation.temperature else {"do_sample": False}),
+            **(sampling if generation.temperature else {"do_sample": False}),
             **({"assistant_model": self.assistant} if self.assistant is not None else {}),
             **self.mode.call,
         }

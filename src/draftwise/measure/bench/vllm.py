@@ -17,36 +17,36 @@ from .child import Write, serve
 DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"
 
 
-def load(asked: Mapping[str, Any]) -> tuple[Write, dict[str, Any]]:
+def load(options: Mapping[str, Any]) -> tuple[Write, dict[str, Any]]:
     """Load a model; returns the function that writes one text with it, and vLLM's version."""
     # The engine stays in this process, so that no process remains when it ends.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{asked['threads'] - 1}")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", f"0-{options['threads'] - 1}")
     vllm = import_module("vllm")
     engine = vllm.LLM(
-        asked["model"],
-        dtype=asked["dtype"],
-        max_model_len=asked["context"],
+        options["model"],
+        dtype=options["dtype"],
+        max_model_len=options["context"],
         max_num_seqs=1,
         enable_prefix_caching=False,
         disable_log_stats=False,
-        speculative_config=asked["speculative"],
+        speculative_config=options["speculative"],
     )
     names = iter(range(1 << 62))
 
-    def write(asked: Mapping[str, Any]) -> dict[str, Any]:
+    def write(request: Mapping[str, Any]) -> dict[str, Any]:
         sampling = vllm.SamplingParams(
-            temperature=asked["temperature"],
-            seed=asked["seed"] % 2**32,
-            max_tokens=asked["max_new_tokens"],
-            stop_token_ids=asked["eos"],
+            temperature=request["temperature"],
+            seed=request["seed"] % 2**32,
+            max_tokens=request["max_new_tokens"],
+            stop_token_ids=request["eos"],
         )
         drafted, accepted = _counted(engine, DRAFTED), _counted(engine, ACCEPTED)
         core, rounds = engine.llm_engine, 0
         tokens: list[int] = []
         start = perf_counter()
-        core.add_request(str(next(names)), {"prompt_token_ids": asked["ids"]}, sampling)
+        core.add_request(str(next(names)), {"prompt_token_ids": request["ids"]}, sampling)
         while core.has_unfinished_requests():
             outputs = core.step()
             rounds += 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import tables
 from .records import Results, Sample
-from .story import OPTIMUM, Drawn, Story
+from .story import OPTIMUM, Drawing, Story
 from .style import COLOURS
 from .tables import Cell, Table
 
@@ -86,15 +86,15 @@ def _numbers(results: Results) -> Iterable[str]:
 
 
 def _pictures(story: Story) -> Iterable[str]:
-    for section, drawn in story.sections():
+    for section, drawings in story.sections():
         yield _heading(section)
-        yield from map(_figure, drawn)
+        yield from map(_figure, drawings)
 
 
-def _figure(drawn: Drawn) -> str:
-    picture = drawn.picture
+def _figure(drawing: Drawing) -> str:
+    picture = drawing.picture
     title = f'<title id="{picture.name}-title">{escape(picture.title)}</title>'
-    svg = re.sub(r"(<svg [^>]*>)", lambda match: match[1] + title, drawn.svg, count=1)
+    svg = re.sub(r"(<svg [^>]*>)", lambda match: match[1] + title, drawing.svg, count=1)
     return (
         f'<figure id="{picture.name}"><h3>{escape(picture.title)}</h3>'
         f"<figcaption>{prose(picture.caption)}</figcaption>{_wide(svg, picture.title)}</figure>"
@@ -146,8 +146,8 @@ def _beside(prompt: str, answers: str) -> str:
     """Return a prompt and its answers side by side; the answers alone where the prompt was not kept."""
     if not prompt:
         return answers
-    asked = f'<h4>Prompt</h4><div class="text asked" tabindex="0">{printable(prompt)}</div>'
-    return f'<div class="pair"><div>{asked}</div><div>{answers}</div></div>'
+    question = f'<h4>Prompt</h4><div class="text asked" tabindex="0">{printable(prompt)}</div>'
+    return f'<div class="pair"><div>{question}</div><div>{answers}</div></div>'
 
 
 def _answer(sample: Sample, drafters: Sequence[str]) -> str:

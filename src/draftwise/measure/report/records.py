@@ -163,9 +163,9 @@ class _Columns:
         tokens = len(record.get("tokens") or ())
         self.table.extend((*codes, *counts, tokens, nan if overlap is None else overlap))
         if entropy := record.get("entropy"):
-            kept, refused = self.entropy.setdefault(category, ([], []))
-            kept.extend(entropy[:accepted])
-            refused.extend(entropy[accepted : accepted + 1])
+            on_accepted, on_rejected = self.entropy.setdefault(category, ([], []))
+            on_accepted.extend(entropy[:accepted])
+            on_rejected.extend(entropy[accepted : accepted + 1])
         for arm, value in (record.get("values") or {}).items():
             places, estimates = self.values.setdefault(arm, ([], []))
             places.append(len(self.table) // _WIDTH)
@@ -388,18 +388,18 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _parse(kind: Any, record: Mapping[str, Any]) -> Any:
     """Make an instance of `kind` from a record; unknown fields and nulls are ignored."""
-    given = {f.name: record[f.name] for f in fields(kind) if record.get(f.name) is not None}
+    values = {f.name: record[f.name] for f in fields(kind) if record.get(f.name) is not None}
     for name, hint in _hints(kind).items():
-        if name in given:
-            _check_type(name, given[name], hint)
-    if "prompt" in given:
-        given["prompt"] = str(given["prompt"])
-    if "pieces" in given:
-        given["pieces"] = tuple((str(text), str(source)) for text, source in given["pieces"])
-    if "interval" in given:
-        low, high = (nan if x is None else _check_type("interval", x, float) for x in given["interval"])
-        given["interval"] = low, high
-    return kind(**given)
+        if name in values:
+            _check_type(name, values[name], hint)
+    if "prompt" in values:
+        values["prompt"] = str(values["prompt"])
+    if "pieces" in values:
+        values["pieces"] = tuple((str(text), str(source)) for text, source in values["pieces"])
+    if "interval" in values:
+        low, high = (nan if x is None else _check_type("interval", x, float) for x in values["interval"])
+        values["interval"] = low, high
+    return kind(**values)
 
 
 _hints = cache(get_type_hints)

@@ -48,7 +48,7 @@ UNSIMULATED = {"peer", "plain decoding", "speed-up", "95 % interval", "mean of r
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawing:
     """A picture as SVG, or the data that it lacks and the command that provides it."""
 
     picture: Picture
@@ -70,32 +70,34 @@ class Story:
     origin: Mapping[str, str]
     notes: Sequence[tuple[bool, str]]
     facts: Sequence[tuple[str, str, str]]
-    drawn: Sequence[Drawn]
+    drawings: Sequence[Drawing]
     load: Mapping[str, Any]
     terms: Mapping[str, str]
 
-    def sections(self) -> list[tuple[str, list[Drawn]]]:
+    def sections(self) -> list[tuple[str, list[Drawing]]]:
         """Return the pictures that have data, by section."""
-        drawn = [one for one in self.drawn if one.svg]
-        return [(section, list(group)) for section, group in groupby(drawn, lambda one: one.picture.section)]
+        drawings = [one for one in self.drawings if one.svg]
+        return [
+            (section, list(group)) for section, group in groupby(drawings, lambda one: one.picture.section)
+        ]
 
     @property
     def missing(self) -> tables.Table | None:
         """The pictures without data."""
-        rows = [(d.picture.title, d.missing, d.remedy) for d in self.drawn if not d.svg]
+        rows = [(d.picture.title, d.missing, d.remedy) for d in self.drawings if not d.svg]
         return tables.texts(("picture", "missing data", "provided by"), rows) if rows else None
 
 
 def tell_story(results: Results, pictures: Path) -> Story:
     """Return the content of the report; writes the PNG files into the folder `pictures`."""
-    drawn = _draw(results, pictures)
+    drawings = _draw(results, pictures)
     return Story(
         title=_title(results),
         subtitle=_subtitle(results),
         origin=_origin(results),
-        notes=_notes(results, drawn),
+        notes=_notes(results, drawings),
         facts=_facts(results),
-        drawn=drawn,
+        drawings=drawings,
         load=_load(results),
         terms={term: text for term, text in GLOSSARY.items() if results.rows or term not in UNSIMULATED},
     )
@@ -130,25 +132,26 @@ def _load(results: Results) -> dict[str, Any]:
     return load
 
 
-def _draw(results: Results, folder: Path) -> list[Drawn]:
+def _draw(results: Results, folder: Path) -> list[Drawing]:
     """Every picture whose data exists; none without matplotlib, which the report mentions."""
-    wanted = [*(PICTURES if results.rows else ()), *(SIMULATED if results.simulation else ())]
+    pictures = [*(PICTURES if results.rows else ()), *(SIMULATED if results.simulation else ())]
     try:
         import matplotlib  # noqa: F401
     except ImportError:
         return [
-            Drawn(picture, missing="matplotlib is not installed", remedy=f"`{EXTRA}`") for picture in wanted
+            Drawing(picture, missing="matplotlib is not installed", remedy=f"`{EXTRA}`")
+            for picture in pictures
         ]
     with styled():
-        return [_drawn(picture, results, folder) for picture in wanted]
+        return [_draw_one(picture, results, folder) for picture in pictures]
 
 
-def _drawn(picture: Picture, results: Results, folder: Path) -> Drawn:
+def _draw_one(picture: Picture, results: Results, folder: Path) -> Drawing:
     try:
-        return Drawn(picture, save(picture.draw(results), folder, picture.name))
+        return Drawing(picture, save(picture.draw(results), folder, picture.name))
     except Missing as missing:
         (folder / f"{picture.name}.png").unlink(missing_ok=True)  # of an earlier report
-        return Drawn(picture, missing=missing.what, remedy=missing.remedy)
+        return Drawing(picture, missing=missing.what, remedy=missing.remedy)
 
 
 def _title(results: Results) -> str:
@@ -190,7 +193,7 @@ def _costs(settings: Mapping[str, Any]) -> str:
     return f"the cost profile `{table['name']}`, not measured" if table.get("name") else "its cost table"
 
 
-def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:
+def _notes(results: Results, drawings: Sequence[Drawing]) -> list[tuple[bool, str]]:
     notes = []
     if results.clean is True:
         when = "when the costs were measured" if results.is_replay else "before and during the run"
@@ -211,7 +214,7 @@ def _notes(results: Results, drawn: Sequence[Drawn]) -> list[tuple[bool, str]]:
         notes.append(
             (False, f"{len(results.left_out)} prompts were left out, such as {results.left_out[0]}.")
         )
-    if drawn and not any(d.svg for d in drawn) and "matplotlib" in drawn[0].missing:
+    if drawings and not any(d.svg for d in drawings) and "matplotlib" in drawings[0].missing:
         notes.append((False, f"No pictures: matplotlib is not installed. Install it with `{EXTRA}`."))
     return notes
 

@@ -202,8 +202,8 @@ def stack(
     """
     left = np.zeros(len(names))
     for label, (widths, number) in parts.items():
-        given = (fills or {}).get(label)
-        fill: Any = {"color": given or colour(number), "hatch": "" if given else hatch(number)}
+        own = (fills or {}).get(label)
+        fill: Any = {"color": own or colour(number), "hatch": "" if own else hatch(number)}
         ax.barh(range(len(names)), widths, left=left, label=label, **fill, **EDGE)
         left = left + np.nan_to_num(widths)
     row_names(ax, names)
@@ -267,6 +267,6 @@ def _inline(svg: str, name: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
     role = f'role="img" aria-labelledby="{name}-title"'
-    shown = rf'<svg viewBox="0 0 \1 \2" style="width:calc({SCALE} * \1pt)" {role}>'
-    svg = re.sub(r'<svg [^>]*?viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', shown, svg, count=1)
+    head = rf'<svg viewBox="0 0 \1 \2" style="width:calc({SCALE} * \1pt)" {role}>'
+    svg = re.sub(r'<svg [^>]*?viewBox="0 0 ([\d.]+) ([\d.]+)"[^>]*>', head, svg, count=1)
     return svg.replace(INK, "currentColor")

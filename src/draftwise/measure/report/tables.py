@@ -54,8 +54,8 @@ def methods(rows: Sequence[Row]) -> Table:
         "seconds": lambda row: number(row.seconds, 1),
     }
     cells = {head: [make(row) for row in rows] for head, make in columns.items()}
-    kept = {head: column for head, column in cells.items() if any(cell.text != NOTHING for cell in column)}
-    return Table(list(kept), list(zip(*kept.values(), strict=True)))
+    filled = {head: column for head, column in cells.items() if any(cell.text != NOTHING for cell in column)}
+    return Table(list(filled), list(zip(*filled.values(), strict=True)))
 
 
 def optimum(records: Sequence[Mapping[str, Any]]) -> Table:
@@ -66,13 +66,13 @@ def optimum(records: Sequence[Mapping[str, Any]]) -> Table:
         least, fixed = float(row["optimum"]), row["best_fixed"]
         just = min(row.get("exactly", {}).values(), default=nan)
         arm = f"{fixed['drafter']}:{fixed['length']}" if fixed["length"] else "none"
-        taken = [_taken(seconds, least) for seconds in (fixed["seconds"], just, row["none"])]
+        alternatives = [_time_and_share(seconds, least) for seconds in (fixed["seconds"], just, row["none"])]
         first = (Cell(row["category"]), number(row["new_tokens"], 0), number(least, 2, " s"))
-        rows.append((*first, Cell(arm), *taken))
+        rows.append((*first, Cell(arm), *alternatives))
     return Table(("category", "tokens", "optimum", *times), rows)
 
 
-def _taken(seconds: float, least: float) -> Cell:
+def _time_and_share(seconds: float, least: float) -> Cell:
     is_known = seconds == seconds and seconds > 0
     return Cell(f"{seconds:,.2f} s ({100 * least / seconds:.0f} %)", seconds) if is_known else Cell(NOTHING)
 

@@ -3,20 +3,8 @@
 from __future__ import annotations
 
 from .costs import Costs, DrafterCosts, profiles, read_costs
-from .files import Header, RecordedDrafts, Recording, Trace
-from .replay import Replay, replay
+from .files import Trace
+from .replay import Replay
 from .state import ReplayState
 
-__all__ = [
-    "Costs",
-    "DrafterCosts",
-    "Header",
-    "RecordedDrafts",
-    "Recording",
-    "Replay",
-    "ReplayState",
-    "Trace",
-    "profiles",
-    "read_costs",
-    "replay",
-]
+__all__ = ["Costs", "DrafterCosts", "Replay", "ReplayState", "Trace", "profiles", "read_costs"]

@@ -166,26 +166,26 @@ def _parse_costs(content: Any) -> Costs:
     names = {f.name for f in fields(Costs)}
     if unknown := content.keys() - names - {"format", "version"}:
         raise ValueError(f"{sorted(unknown)[0]!r} is not known")
-    given = {key: value for key, value in content.items() if key in names}
-    passes = tuple(_seconds("passes", x) for x in given.get("passes") or ())
+    values = {key: value for key, value in content.items() if key in names}
+    passes = tuple(_seconds("passes", x) for x in values.get("passes") or ())
     if not passes or passes[0] <= 0.0:
         raise ValueError("passes: give the seconds of a target pass over 1, 2, ... tokens")
     if any(a > b for a, b in pairwise(passes)):
         raise ValueError("passes: a pass over more tokens is never shorter")
-    others = given.get("others")
+    others = values.get("others")
     parsed = {
         "passes": passes,
-        "drafters": {name: _parse_drafter(costs) for name, costs in given.get("drafters", {}).items()},
-        "lookups": tuple(given.get("lookups", LOOKUPS)),
-        "machine": dict(given.get("machine", {})),
+        "drafters": {name: _parse_drafter(costs) for name, costs in values.get("drafters", {}).items()},
+        "lookups": tuple(values.get("lookups", LOOKUPS)),
+        "machine": dict(values.get("machine", {})),
         "load": tuple(
             {key: None if value is None else _seconds(key, value) for key, value in sample.items()}
-            for sample in given.get("load", ())
+            for sample in values.get("load", ())
         ),
         "others": None if others is None else _parse_drafter(others),
-        "learn": _seconds("learn", given.get("learn", 0.0)),
+        "learn": _seconds("learn", values.get("learn", 0.0)),
     }
-    return Costs(**given | parsed)
+    return Costs(**values | parsed)
 
 
 def _parse_drafter(costs: Mapping[str, Any]) -> DrafterCosts:

@@ -37,8 +37,6 @@ READ_ALL = tuple(READING[name] for name in FIELDS)  # rules that together read a
 
 Given = dict[str, list[str] | None]
 """For each signal that a rule may read, the signals that a draft then has; None for none at all."""
-PathProbs = dict[tuple[int, tuple[int, ...]], list[float]]
-"""The target's raw probabilities along each path that leaves the text at a position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +88,20 @@ class TextReader:
         self.target.commit([(request, draft, Verdict((), 0))])
         request.rounds += 1
         return scores
+
+    def path_overlaps(self, at: int, drafts: Sequence[Draft]) -> list[list[float]]:
+        """Return the raw overlaps along each chain made at position `at`, from one pass over their tree."""
+        tree = merged([Draft.chain(draft.tokens) for draft in drafts], sum(len(d.tokens) for d in drafts))
+        overlaps = self.scores(at, tree).overlaps() if tree.tokens else ()
+        nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
+        paths = []
+        for draft in drafts:
+            node, path = -1, list[float]()
+            for token in draft.tokens:
+                node = nodes[node, token]
+                path.append(overlaps[node])
+            paths.append(path)
+        return paths
 
     def chunks(self, upto: int) -> list[Scores]:
         """Return its scores of the text itself, and close the request."""
@@ -149,23 +161,21 @@ def record_lookup(
     Equal drafts of a position are stored once.
     """
     drafts, hints, given = _ask(drafter, text, length, next(ids))
-    chosen: list[list[Draft]] = [list(dict.fromkeys(row)) for row in map(_without_prefixes, drafts)]
-    on_text, off_text = list[float](), PathProbs()
-    if target is not None:
-        chunks = TextReader(target, text, ids).chunks(text.committed)
-        on_text = [p for scores in chunks for p in scores.overlaps()]
-        off_text = _off_text(target, text, chosen, ids)
+    reader = TextReader(target, text, ids) if target is not None else None
     flat, n = Columns(), text.committed
     start, count = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
     for at, row in enumerate(drafts):
-        places = {}
-        for draft in chosen[at]:
-            place, path = _leave(at, draft.tokens, text)
-            overlaps = [*on_text[at:place], *(off_text[place, path] if path else ())] if target else ()
-            places[draft] = flat.add(draft, overlaps, _chances(at, draft, text, place))
+        longest = list(dict.fromkeys(_without_prefixes(row)))
+        overlaps = reader.path_overlaps(at, longest) if reader else [()] * len(longest)
+        places = {
+            draft: flat.add(draft, along, _chances(at, draft, text))
+            for draft, along in zip(longest, overlaps, strict=True)
+        }
         for k, draft in enumerate(row):
             count[at, k] = len(draft.tokens)
-            start[at, k] = next(places[whole] for whole in chosen[at] if _begins(whole, draft))
+            start[at, k] = next(place for whole, place in places.items() if _begins(whole, draft))
+    if reader:
+        reader.close()
     return flat.table(start, count, np.array(hints, np.float64)), given
 
 
@@ -198,11 +208,11 @@ def _draft_one(drafter: Drafter, job: Job) -> Draft:
 
 def _without_prefixes(row: Sequence[Draft]) -> list[Draft]:
     """Return the drafts of one position, without those that are prefixes of others."""
-    kept: list[Draft] = []
+    longest: list[Draft] = []
     for draft in sorted(row, key=lambda d: -len(d.tokens)):
-        if not any(_begins(whole, draft) for whole in kept):
-            kept.append(draft)
-    return kept
+        if not any(_begins(whole, draft) for whole in longest):
+            longest.append(draft)
+    return longest
 
 
 def _begins(whole: Draft, draft: Draft) -> bool:
@@ -210,39 +220,11 @@ def _begins(whole: Draft, draft: Draft) -> bool:
     return whole.tokens[:n] == draft.tokens and whole.signals[:n] == draft.signals
 
 
-def _leave(at: int, tokens: Sequence[int], text: Text) -> tuple[int, tuple[int, ...]]:
-    """Return where a draft made at `at` leaves the committed text, and its tokens from there on."""
-    k = min(text.matching(at, tokens), text.committed - at)
-    return at + k, tuple(tokens[k:])
-
-
-def _off_text(target: Target, text: Text, drafts: Sequence[Sequence[Draft]], ids: Iterator[int]) -> PathProbs:
-    """Compute the target's raw probabilities along all paths that leave the text, one tree per position."""
-    paths: dict[int, dict[tuple[int, ...], None]] = {}
-    for at, row in enumerate(drafts):
-        for draft in row:
-            place, path = _leave(at, draft.tokens, text)
-            if path:
-                paths.setdefault(place, {})[path] = None
-    reader, probs = TextReader(target, text, ids), PathProbs()
-    for place in sorted(paths):
-        tree = merged([Draft.chain(path) for path in paths[place]], sum(map(len, paths[place])))
-        overlaps = reader.scores(place, tree).overlaps()
-        nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
-        for path in paths[place]:
-            node, probs[place, path] = -1, []
-            for token in path:
-                node = nodes[node, token]
-                probs[place, path].append(overlaps[node])
-    reader.close()
-    return probs
-
-
-def _chances(at: int, draft: Draft, text: Text, place: int) -> list[float]:
+def _chances(at: int, draft: Draft, text: Text) -> list[float]:
     """Return the target's probability of each token up to the first off the text; 0 beyond (never read)."""
     if text.sampling.greedy:
         return []
-    n = min(place - at + 1, len(draft.tokens), text.committed - at)
+    n = min(text.matching(at, draft.tokens) + 1, len(draft.tokens), text.committed - at)
     return [text.chance(at + k, draft.tokens[k]) for k in range(n)] + [0.0] * (len(draft.tokens) - n)
 
 

@@ -56,57 +56,39 @@ class Move:
     seconds: float
 
 
-class Remaining:
-    """The minimum seconds from every position to the end of the text, by what each drafter has read.
-
-    Raises:
-        UserError: more than 12 drafters have costs for catching up.
-    """
-
-    def __init__(self, state: ReplayState, costs: Costs) -> None:
-        self.readers, self.prompt = Readers(state, costs), state.recording.prompt.size
-        end = state.recording.committed
-        self._values = np.zeros((end + 1, self.readers.size))
-        self._choices: list[tuple[list[Move], Whole]] = []
-        reaches = {name: reach(state, drafter) for name, drafter in state.drafters.items()}
-        for at in range(end - 1, -1, -1):
-            moves = list(list_moves(at, end, reaches, costs))
-            values = (self._values[at + move.advance] for move in moves)
-            table = np.stack([self.readers.total(*pair) for pair in zip(moves, values, strict=True)])
-            chosen = table.argmin(0)
-            self._values[at] = np.take_along_axis(table, chosen[None], 0)[0]
-            self._choices.append((moves, chosen))
-        self._choices.reverse()
-
-    def __call__(self, at: int, read: Mapping[str, int]) -> float:
-        """Return seconds from position `at` on; `read` has each drafter's tokens read (prompt included)."""
-        return float((self._values[at] + self.readers.backlog(self.prompt + at, read)).min())
-
-    def best(self) -> Best:
-        """Return the minimum time for the whole text, with an optimal path."""
-        totals = self._values[0] + self.readers.backlog(self.prompt, {})
-        start = int(totals.argmin())
-        return Best(float(totals[start]), tuple(self._path(start)))
-
-    def _path(self, readers: int) -> Iterator[Step]:
-        at = 0
-        while at < len(self._choices):
-            moves, chosen = self._choices[at]
-            move = moves[chosen[readers]]
-            yield Step(at, move.drafter, move.drafted)
-            at += move.advance
-            without = readers & ~self.readers.bit.get(move.drafter, 0)
-            if self._values[at][without] < self._values[at][readers]:
-                readers = without
-
-
 def best(state: ReplayState, costs: Costs) -> Best:
     """Return the minimum time for one text, with an optimal path.
 
     Raises:
         UserError: more than 12 drafters have costs for catching up.
     """
-    return Remaining(state, costs).best()
+    readers, end = Readers(state, costs), state.recording.committed
+    reaches = {name: reach(state, drafter) for name, drafter in state.drafters.items()}
+    seconds, choices = np.zeros((end + 1, readers.size)), list[tuple[list[Move], Whole]]()
+    for at in range(end - 1, -1, -1):
+        moves = list(list_moves(at, end, reaches, costs))
+        table = np.stack([readers.total(move, seconds[at + move.advance]) for move in moves])
+        fastest = table.argmin(0)
+        seconds[at] = np.take_along_axis(table, fastest[None], 0)[0]
+        choices.append((moves, fastest))
+    totals = seconds[0] + readers.backlog(state.recording.prompt.size)
+    start = int(totals.argmin())
+    return Best(float(totals[start]), tuple(_path(readers, seconds, choices[::-1], start)))
+
+
+def _path(
+    readers: Readers, seconds: Real, choices: Sequence[tuple[list[Move], Whole]], used: int
+) -> Iterator[Step]:
+    """Yield the rounds of an optimal path; `used` is the set of drafters that are used from its start on."""
+    at = 0
+    while at < len(choices):
+        moves, fastest = choices[at]
+        move = moves[fastest[used]]
+        yield Step(at, move.drafter, move.drafted)
+        at += move.advance
+        without = used & ~readers.bit.get(move.drafter, 0)
+        if seconds[at][without] < seconds[at][used]:
+            used = without
 
 
 def best_composite(state: ReplayState, costs: Costs) -> float:
@@ -139,7 +121,7 @@ def best_composite(state: ReplayState, costs: Costs) -> float:
                 useless = prices.draft(wrong) + costs.target(1 + wrong)
                 here[0] = np.minimum(here[0], useless + readers.after(name, 1, values[at + 1, :1])[0])
         values[at] = here
-    return float((values[0, 0] + readers.backlog(state.recording.prompt.size, {})).min())
+    return float((values[0, 0] + readers.backlog(state.recording.prompt.size)).min())
 
 
 def confirmed(state: ReplayState, drafter: RecordedDrafter) -> Whole:
@@ -200,13 +182,13 @@ class Readers:
         self.bit = {name: 1 << i for i, name in enumerate(behind)}
         self.numbers = np.arange(self.size)
         self.each = {name: costs.of(name).catch_up for name in behind}
-        self.catch_up = self.backlog(1, {})
+        self.catch_up = self.backlog(1)
 
-    def backlog(self, length: int, read: Mapping[str, int]) -> Real:
-        """Return seconds in which each set's drafters read the unread part of the first `length` tokens."""
+    def backlog(self, length: int) -> Real:
+        """Return seconds in which each set's drafters read `length` tokens."""
         seconds = np.zeros(self.size)
         for name, bit in self.bit.items():
-            seconds += np.where(self.numbers & bit, self.each[name] * (length - read.get(name, 0)), 0.0)
+            seconds += np.where(self.numbers & bit, self.each[name] * length, 0.0)
         return seconds
 
     def total(self, move: Move, seconds: Real) -> Real:

@@ -143,11 +143,11 @@ def begin(folder: Path, header: Header) -> None:
         UserError: it holds another trace, or cannot be made.
     """
     if (folder / "trace.json").is_file():
-        content, wanted = header_json(read_header(folder)), header_json(header)
-        if different := [key for key in wanted if content.get(key) != wanted[key]]:
+        content, own = header_json(read_header(folder)), header_json(header)
+        if different := [key for key in own if content.get(key) != own[key]]:
             raise UserError(
                 f"{str(folder)!r} holds a trace with {different[0]} {content.get(different[0])!r}, "
-                f"not {wanted[different[0]]!r}: choose another --out"
+                f"not {own[different[0]]!r}: choose another --out"
             )
         return
     try:

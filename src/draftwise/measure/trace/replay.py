@@ -27,11 +27,11 @@ from ...core.stops import needs
 from ...drafters.cascade import CascadeDrafter
 from ...errors import UserError, one_line
 from ...policies.arms import TOGETHER
-from ...policies.catalogue import Method, method
+from ...policies.catalogue import Method
 from ...policies.recorders.bandit import Bandit
 from ...specs import parse_drafter
 from .costs import Costs
-from .files import FIELDS, Header, Recording, Trace, is_cascade
+from .files import FIELDS, Header, Trace, is_cascade
 from .state import UNKNOWN, RecordedDrafter, ReplayState
 
 
@@ -362,21 +362,6 @@ class Replay:
                 if round.fault:
                     raise UserError(f"replay: {round.fault}")
                 yield round
-
-
-def replay(
-    trace: Trace, names: Sequence[str], costs: Costs, *, seed: int = 0
-) -> Iterator[tuple[str, Recording, list[Round]]]:
-    """Yield every text by every named policy, text by text, with its rounds.
-
-    Raises:
-        UserError: an unknown policy, or one that needs data missing in the trace.
-    """
-    replays = {name: Replay(trace, method(name, trace.team(name)), costs, seed=seed) for name in names}
-    for recording in trace:
-        state = ReplayState(recording)
-        for name, one in replays.items():
-            yield name, recording, list(one.replay(state))
 
 
 def check_method(method: Method, header: Header) -> None:

@@ -177,7 +177,7 @@ def trust(costs: Costs) -> Row:
     return {"machine": dict(costs.machine), "clean": clean, "busy": reasons or [], "load": list(costs.load)}
 
 
-def foreseen(trace: Trace, costs: Costs, *, progress: Progress | None = None) -> Row:
+def compute_oracle(trace: Trace, costs: Costs, *, progress: Progress | None = None) -> Row:
     """Return the minimum time for every text, without and with composite drafts, and that of simple rules.
 
     These are the fixed arms and DISCO's oracle.

@@ -19,9 +19,8 @@ from ...core.roles import Drafter, GradeJob, Grader, Graders, RoundRecord, Targe
 from ...core.sampling import Sampling
 from ...core.stops import factor, needs, stop
 from ..exact import uniformity
-from ..world import drafting
-from .runs import GREEDY, NAME, PLAIN, SETTINGS, Made, TextChecks
-from .suite import SURE, fail, generator, size_of, skip, suite_of
+from .runs import GREEDY, NAME, PLAIN, SETTINGS, DraftRecord, TextChecks
+from .suite import SURE, drafting, fail, generator, size_of, skip, suite_of
 
 Row = NDArray[np.float64]
 
@@ -35,8 +34,8 @@ class DraftChecks(TextChecks):
     def test_it_has_every_method_of_the_role(self) -> None:
         """`hint`, `draft`, `observe`, `close`."""
         drafter: Any = self.fresh(type(self).target())
-        wanted = ("hint", "draft", "observe", "close")
-        missing = [name for name in wanted if not callable(getattr(drafter, name, None))]
+        methods = ("hint", "draft", "observe", "close")
+        missing = [name for name in methods if not callable(getattr(drafter, name, None))]
         if missing or not isinstance(drafter, Drafter):
             fail(f"{type(drafter).__name__} lacks {', '.join(missing)}", "see draftwise.Drafter")
 
@@ -55,31 +54,31 @@ class DraftChecks(TextChecks):
     def test_every_job_gets_a_draft(self) -> None:
         """As many drafts as jobs, each a `Draft`."""
         for play in self.plays.values():
-            for asked, got in play.watch.counts:
-                if asked != got:
-                    fail(f"{got} drafts for {asked} jobs", "return one Draft per job, empty ones included")
-            if sum(asked for asked, _ in play.watch.counts) > len(play.watch.made):
+            for jobs, drafts in play.watch.counts:
+                if jobs != drafts:
+                    fail(f"{drafts} drafts for {jobs} jobs", "return one Draft per job, empty ones included")
+            if sum(jobs for jobs, _ in play.watch.counts) > len(play.watch.records):
                 fail("an answer that is no Draft", "return Draft.chain(...) or Draft() for each job")
 
     def test_drafts_are_no_longer_than_asked(self) -> None:
         """`job.length` tokens, times the width of a tree."""
         branches = int(getattr(self.fresh(type(self).target()), "branches", 1))
-        for made in self.drafts:
-            most = made.job.length * max(made.job.width, branches)
-            if len(made.draft.tokens) > most:
-                fail(f"{len(made.draft.tokens)} tokens where {most} were asked for", "cut at job.length")
+        for record in self.drafts:
+            most = record.job.length * max(record.job.width, branches)
+            if len(record.draft.tokens) > most:
+                fail(f"{len(record.draft.tokens)} tokens where {most} were asked for", "cut at job.length")
 
     def test_drafted_tokens_are_ids_of_the_vocabulary(self) -> None:
         """Whole numbers from 0 to below the target's `vocab_size`."""
         size = type(self).target().vocab_size
-        drafted: list[Any] = [token for made in self.drafts for token in made.draft.tokens]
+        drafted: list[Any] = [token for record in self.drafts for token in record.draft.tokens]
         for token in drafted:
             if not isinstance(token, Integral) or not 0 <= int(token) < size:
                 fail(f"token {token!r}", f"draft whole numbers from 0 to {size - 1}")
 
     def test_parents_come_before_their_children(self) -> None:
         """A draft is a tree with one parent per token; drawn tokens make a chain."""
-        for draft in (made.draft for made in self.drafts):
+        for draft in (record.draft for record in self.drafts):
             if len(draft.parents) != len(draft.tokens):
                 fail(f"{len(draft.parents)} parents of {len(draft.tokens)} tokens", "use Draft.chain")
             if any(not -1 <= p < i for i, p in enumerate(draft.parents)):
@@ -90,7 +89,7 @@ class DraftChecks(TextChecks):
     def test_probabilities_belong_to_their_distributions(self) -> None:
         """One probability and one distribution over the target's vocabulary for each drawn token."""
         size = type(self).target().vocab_size
-        for draft in (made.draft for made in self.drafts):
+        for draft in (record.draft for record in self.drafts):
             if not all(0.0 <= p <= 1.000001 for p in draft.probs):
                 fail(f"probabilities {draft.probs}", "give numbers in [0, 1]")
             if draft.dist is None:
@@ -106,8 +105,8 @@ class DraftChecks(TextChecks):
     def test_tokens_are_drawn_from_the_distributions_they_come_with(self) -> None:
         """Each token's quantile in its own distribution is uniform (probability integral transform)."""
         lots, quantiles = generator(1), []
-        for made in (made for made in self.drafts + self.many.watch.made if made.drawn):
-            for token, q in zip(made.draft.tokens, map(_row, made.draft.dist), strict=False):
+        for record in (record for record in self.drafts + self.many.watch.records if record.drawn):
+            for token, q in zip(record.draft.tokens, map(_row, record.draft.dist), strict=False):
                 if 0 <= token < len(q):
                     quantiles.append(float(q[:token].sum() + lots.random() * q[token]))
         if not quantiles:
@@ -124,56 +123,61 @@ class DraftChecks(TextChecks):
         drafter = self.fresh(type(self).target())
         if hasattr(drafter, "ready"):
             skip("it waits for the target")
-        for made in self._again(drafter, self.play("sampled").watch.made[:20], picked=True):
-            if made.drawn:
+        for record in self._again(drafter, self.play("sampled").watch.records[:20], picked=True):
+            if record.drawn:
                 fail("drawn tokens where picked ones were asked for", "leave `dist` out if job.deterministic")
 
     def test_signals_are_probabilities_and_an_entropy(self) -> None:
         """Where a draft has signals, there is one for each token."""
-        for made in self.drafts:
-            signals, tokens = made.draft.signals, made.draft.tokens
+        for record in self.drafts:
+            signals, tokens = record.draft.signals, record.draft.tokens
             if signals and len(signals) != len(tokens):
                 fail(f"{len(signals)} signals for {len(tokens)} tokens", "give one for each, or none")
             for now in signals:
-                if wrong := _wrong(now, needs(made.job.stops)):
+                if wrong := _wrong(now, needs(record.job.stops)):
                     fail(f"{wrong} in {now}", "signals are those of the raw softmax at temperature 1")
 
     def test_drafts_end_where_a_stop_rule_fires(self) -> None:
         """With the token that fired it as the last one; by its own signals."""
-        given = False
-        for made in (made for made in self.drafts if needs(made.job.stops) and made.draft.signals):
-            given, ends = True, _ends(made)
-            if ends is not None and ends + 1 < len(made.draft.tokens) and made.draft.is_chain:
-                rule = made.job.stop_at(ends).rule
-                fail(f"{len(made.draft.tokens)} tokens where {rule} fired at number {ends + 1}", "end there")
-        if not given:
+        has_signals = False
+        for record in (record for record in self.drafts if needs(record.job.stops) and record.draft.signals):
+            has_signals, ends = True, _ends(record)
+            if ends is not None and ends + 1 < len(record.draft.tokens) and record.draft.is_chain:
+                rule = record.job.stop_at(ends).rule
+                fail(
+                    f"{len(record.draft.tokens)} tokens where {rule} fired at number {ends + 1}", "end there"
+                )
+        if not has_signals:
             skip("it gives no signals to stop by")
 
     def test_rows_are_the_logits_of_the_drafted_tokens(self) -> None:
         """If a draft has `rows`: raw logits, one row per token; their softmax is `dist` without warping."""
-        rows = [(play, made) for play in ("greedy", "sampled") for made in self.play(play).watch.made]
-        rows = [(play, made) for play, made in rows if made.draft.rows is not None]
+        rows = [(play, record) for play in ("greedy", "sampled") for record in self.play(play).watch.records]
+        rows = [(play, record) for play, record in rows if record.draft.rows is not None]
         if not rows:
             skip("it gives no rows")
-        for play, made in rows:
-            if len(made.draft.rows) != len(made.draft.tokens):
-                fail(f"{len(made.draft.rows)} rows for {len(made.draft.tokens)} tokens", "give one for each")
-            for i, row in enumerate(map(_row, made.draft.rows)):
+        for play, record in rows:
+            if len(record.draft.rows) != len(record.draft.tokens):
+                fail(
+                    f"{len(record.draft.rows)} rows for {len(record.draft.tokens)} tokens",
+                    "give one for each",
+                )
+            for i, row in enumerate(map(_row, record.draft.rows)):
                 q = np.exp(row - row.max())
-                if play == "sampled" and made.drawn:
-                    own = _row(made.draft.dist[i])[: len(q)]
+                if play == "sampled" and record.drawn:
+                    own = _row(record.draft.dist[i])[: len(q)]
                     if np.abs(q / q.sum() - own).max() > CLOSE:
                         fail("rows whose softmax is not `dist`", "give the logits before any warping")
 
-    def _again(self, drafter: Drafter, drafts: list[Made], *, picked: bool) -> list[Made]:
+    def _again(self, drafter: Drafter, drafts: list[DraftRecord], *, picked: bool) -> list[DraftRecord]:
         """Drafts of a fresh drafter for the same texts."""
         again = []
-        for i, made in enumerate(drafts):
-            request = replace(made.job.request, id=10_000 + i, tokens=list(made.text))
+        for i, record in enumerate(drafts):
+            request = replace(record.job.request, id=10_000 + i, tokens=list(record.text))
             drafter.observe(request, request.tokens)
-            (draft,) = drafter.draft([replace(made.job, request=request, deterministic=picked)])
+            (draft,) = drafter.draft([replace(record.job, request=request, deterministic=picked)])
             if isinstance(draft, Draft):
-                again.append(Made(made.job, made.text, draft))
+                again.append(DraftRecord(record.job, record.text, draft))
             drafter.close(request)
         return again
 
@@ -196,11 +200,11 @@ def _wrong(now: Signals, read: frozenset[str]) -> str:
     return ""
 
 
-def _ends(made: Made) -> int | None:
+def _ends(record: DraftRecord) -> int | None:
     """The position at which the job's rules end a draft with these signals; None for nowhere."""
     previous, joint = None, 1.0
-    for position, now in enumerate(made.draft.signals):
-        rule = made.job.stop_at(position)
+    for position, now in enumerate(record.draft.signals):
+        rule = record.job.stop_at(position)
         joint *= factor(rule, now, position=position)
         if stop(rule, now, position=position, previous=previous, joint=joint):
             return position
@@ -222,15 +226,17 @@ class UpkeepChecks(TextChecks):
         if self.learns:
             skip("it learns from other texts")
         plain, turned = self.play("greedy batch"), self.run(SETTINGS["greedy batch"], reverse=True)
-        self._alike(plain.watch.made, turned.watch.made, "in another order", "return drafts in job order")
+        self._alike(
+            plain.watch.records, turned.watch.records, "in another order", "return drafts in job order"
+        )
 
     def test_the_same_seed_gives_the_same_drafts(self) -> None:
         """A new drafter drafts what the one before it drafted."""
         for name in ("greedy", "sampled"):
             again = self.run(SETTINGS[name])
             self._alike(
-                self.play(name).watch.made,
-                again.watch.made,
+                self.play(name).watch.records,
+                again.watch.records,
                 "in a second run",
                 "draw from job.request.rng alone, and share nothing between drafters",
             )
@@ -242,14 +248,14 @@ class UpkeepChecks(TextChecks):
         drafter: Any = self.fresh(type(self).target())
         if hasattr(drafter, "ready"):
             skip("it waits for the target")
-        for at, made in enumerate(self.play("greedy").watch.made):
-            request = replace(made.job.request, id=10_000 + at, tokens=list(made.text))
+        for at, record in enumerate(self.play("greedy").watch.records):
+            request = replace(record.job.request, id=10_000 + at, tokens=list(record.text))
             drafter.observe(request, request.tokens)
-            (draft,) = drafter.draft([replace(made.job, request=request)])
+            (draft,) = drafter.draft([replace(record.job, request=request)])
             drafter.close(request)
-            if draft.tokens != made.draft.tokens:
+            if draft.tokens != record.draft.tokens:
                 fail(
-                    f"{made.draft.tokens} after {made.text[-4:]}, where a fresh drafter has {draft.tokens}",
+                    f"{record.draft.tokens} after {record.text[-4:]}, and {draft.tokens} of a fresh drafter",
                     f"forget rejected tokens; {OTHERS}",
                 )
 
@@ -307,23 +313,25 @@ class UpkeepChecks(TextChecks):
                 list(play.loop.run(self.prompts, sampling, batch=2))
             return probe
 
-        found: Probe = self.once("grades", probed)
-        if found.refused:
+        filled_probe: Probe = self.once("grades", probed)
+        if filled_probe.refused:
             fail("grade() raised or gave no grades", "return one Grade in [0, 1] for each token of each job")
-        if not found.compared:
+        if not filled_probe.compared:
             skip("no draft of its own could be graded")
-        return found
+        return filled_probe
 
     def _some(self) -> Request:
         return self.play("greedy").loop.add(self.prompts[0], GREEDY)
 
-    def _alike(self, one: Sequence[Made], other: Sequence[Made], when: str, remedy: str) -> None:
+    def _alike(
+        self, one: Sequence[DraftRecord], other: Sequence[DraftRecord], when: str, remedy: str
+    ) -> None:
         __tracebackhide__ = True
-        first = {(made.place, made.job.length): made.draft for made in one}
-        for made in other:
-            draft = first.get((made.place, made.job.length))
-            if draft is not None and draft.tokens != made.draft.tokens:
-                fail(f"{made.draft.tokens} {when}, {draft.tokens} before", remedy)
+        first = {(record.place, record.job.length): record.draft for record in one}
+        for record in other:
+            draft = first.get((record.place, record.job.length))
+            if draft is not None and draft.tokens != record.draft.tokens:
+                fail(f"{record.draft.tokens} {when}, {draft.tokens} before", remedy)
 
 
 class Probe:
@@ -338,40 +346,42 @@ class Probe:
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> list[Feedback]:
         """Hold each grade against the draft's distributions."""
-        for seen in batch:
-            draft, n = seen.draft, len(seen.tokens)
+        for record in batch:
+            draft, n = record.draft, len(record.tokens)
             if draft.tokens and draft.is_chain:
-                probs = [seen.scores.chance(node, t) for node, t in zip(seen.nodes, seen.tokens, strict=True)]
-                own = draft if seen.request.rounds % 2 else None
-                start = len(seen.request.tokens) - n
+                probs = [
+                    record.scores.chance(node, t) for node, t in zip(record.nodes, record.tokens, strict=True)
+                ]
+                own = draft if record.request.rounds % 2 else None
+                start = len(record.request.tokens) - n
                 job = GradeJob(
-                    seen.request,
+                    record.request,
                     start,
                     probs,
-                    seen.scores.distributions(seen.nodes),
+                    record.scores.distributions(record.nodes),
                     own,
                     frozenset({"top1", "entropy"}),
                 )
-                made = graders.grade(NAME, [job])
-                self.refused += made is None
-                self._compare(seen, probs, made[0] if made else ())
-        return [Feedback(seen.request.id, seen.decision) for seen in batch]
+                grades = graders.grade(NAME, [job])
+                self.refused += grades is None
+                self._compare(record, probs, grades[0] if grades else ())
+        return [Feedback(record.request.id, record.decision) for record in batch]
 
     def close(self, request: Request) -> tuple[Feedback, ...]:
         """Nothing is late."""
         return ()
 
-    def _compare(self, seen: RoundRecord, probs: Sequence[float], grades: Sequence[Grade]) -> None:
-        draft, size = seen.draft, len(seen.draft.tokens)
-        most = 1 if self.waits or any(grade.deeper for grade in grades) else min(size, len(seen.tokens))
+    def _compare(self, record: RoundRecord, probs: Sequence[float], grades: Sequence[Grade]) -> None:
+        draft, size = record.draft, len(record.draft.tokens)
+        most = 1 if self.waits or any(grade.deeper for grade in grades) else min(size, len(record.tokens))
         for k, grade in enumerate(grades[:most]):
-            token, node = seen.tokens[k], seen.nodes[k]
+            token, node = record.tokens[k], record.nodes[k]
             if draft.dist is None:
                 accept = float(draft.tokens[k] == token)
-                overlap = seen.scores.chance(node, draft.tokens[k])
+                overlap = record.scores.chance(node, draft.tokens[k])
             else:
                 q = _row(draft.dist[k])
-                p = np.array([seen.scores.chance(node, t) for t in range(len(q))])
+                p = np.array([record.scores.chance(node, t) for t in range(len(q))])
                 accept, overlap = min(1.0, float(q[token]) / probs[k]), float(np.minimum(p, q).sum())
             self.compared.append((grade, accept, overlap, k))
 

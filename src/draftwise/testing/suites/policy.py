@@ -30,9 +30,21 @@ from ...state.merge import combine
 from ...state.numbers import dump, load
 from ..drafter import SimDrafter
 from ..exact import exact_of, p_value
-from ..world import PROMPTS, at_random, drafting, second_order, small_target
 from .runs import DrafterWatch
-from .suite import SURE, Suite, Watch, fail, holds, skip, suite_of
+from .suite import (
+    PROMPTS,
+    SURE,
+    Suite,
+    Watch,
+    at_random,
+    drafting,
+    fail,
+    holds,
+    second_order,
+    skip,
+    small_target,
+    suite_of,
+)
 
 NAMES = ("near", "far", "ngram")
 FIRST = 987_654_001  # request ids that are no other number
@@ -54,11 +66,11 @@ class PolicyWatch(Watch):
 
     def watched_call(self, name: str, *args: Any) -> Any:
         """Call the policy."""
-        kept = tuple(list(x) if isinstance(x, Sequence) else x for x in args)
+        copies = tuple(list(x) if isinstance(x, Sequence) else x for x in args)
         hints = dict(args[0].hints) if name == "choose" else None
-        self.events.append((name, kept[:1] if name == "choose" else kept))
+        self.events.append((name, copies[:1] if name == "choose" else copies))
         answer = self.call(name, *args)
-        if (name == "open" and kept[1] != list(args[1])) or (hints is not None and hints != args[0].hints):
+        if (name == "open" and copies[1] != list(args[1])) or (hints is not None and hints != args[0].hints):
             self.changed.append(name)
         if name == "choose":
             self.decisions.append((copy(args[0]), answer))
@@ -81,7 +93,7 @@ def replay(policy: Any, events: Sequence[tuple[str, tuple[Any, ...]]], *, seed: 
 
 def parting(one: Sequence[Decision], other: Sequence[Decision]) -> int | None:
     """The first place at which decisions differ, in what a drafter can tell; None for nowhere."""
-    pairs = enumerate(zip(map(_told, one), map(_told, other), strict=True))
+    pairs = enumerate(zip(map(_visible, one), map(_visible, other), strict=True))
     return next((place for place, (a, b) in pairs if a != b), None)
 
 
@@ -92,7 +104,7 @@ def overhead(policy: Any, events: Sequence[tuple[str, tuple[Any, ...]]]) -> floa
     return (perf_counter() - start) / max(1, len(decisions))
 
 
-def _told(decision: Decision) -> tuple[Any, ...]:
+def _visible(decision: Decision) -> tuple[Any, ...]:
     stops = tuple((rule.rule, rule.threshold, rule.shortest) for rule in decision.stops)
     return decision.arm, str(decision.propensity), stops
 

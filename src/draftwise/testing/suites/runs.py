@@ -17,8 +17,19 @@ from ...core.sampling import Sampling
 from ...policies.recorders.bandit import Bandit, reward
 from ...policies.recorders.full_information import Grading
 from ..exact import exact_of, p_value
-from ..world import PROMPTS, RULES, at_random, drafting, small_target
-from .suite import SURE, Suite, Watch, fail, generator, takes_target
+from .suite import (
+    PROMPTS,
+    RULES,
+    SURE,
+    Suite,
+    Watch,
+    at_random,
+    drafting,
+    fail,
+    generator,
+    small_target,
+    takes_target,
+)
 
 NAME = "drafter"  # the name of the drafter in the loops of the checks
 LENGTHS = (1, 3, 5)
@@ -32,7 +43,7 @@ LEAVE = "leave requests as they are: copy request.tokens, and draw from request.
 
 
 @dataclass(slots=True)
-class Made:
+class DraftRecord:
     """One draft: what was asked for, the text at the time, and the answer."""
 
     job: Job
@@ -69,7 +80,7 @@ class DrafterWatch(Watch):
     ) -> None:
         super().__init__(inner, faults)
         self.reverse, self.compare = reverse, compare
-        self.made: list[Made] = []
+        self.records: list[DraftRecord] = []
         self.counts: list[tuple[int, int]] = []  # drafts asked for, and got
         self.hints: list[Any] = []
 
@@ -97,7 +108,7 @@ class DrafterWatch(Watch):
             self.counts.append((len(args[0]), len(drafts)))
             if len(drafts) == len(args[0]):
                 triples = zip(args[0], texts, drafts, strict=True)
-                self.made += [Made(*triple) for triple in triples if isinstance(triple[2], Draft)]
+                self.records += [DraftRecord(*triple) for triple in triples if isinstance(triple[2], Draft)]
         return answer
 
 
@@ -110,9 +121,9 @@ def _requests(first: Any) -> Iterable[Request]:
 
 def _state(request: Request, name: str) -> tuple[Any, ...]:
     """Return what a drafter must leave alone: in `draft`, everything but the request's generator."""
-    kept = (tuple(request.tokens), request.prompt_length, request.sampling, request.uniforms.getstate())
+    fixed = (tuple(request.tokens), request.prompt_length, request.sampling, request.uniforms.getstate())
     rest = (request.done, frozenset(request.disabled), request.drawn, request.rounds)
-    return (*kept, *rest) if name == "draft" else (*kept, *rest, request.rng.getstate())
+    return (*fixed, *rest) if name == "draft" else (*fixed, *rest, request.rng.getstate())
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +224,9 @@ class Plays(Suite):
         return {name: self.play(name) for name in SETTINGS}
 
     @property
-    def drafts(self) -> list[Made]:
+    def drafts(self) -> list[DraftRecord]:
         """Every draft of every run."""
-        return [made for play in self.plays.values() for made in play.watch.made]
+        return [record for play in self.plays.values() for record in play.watch.records]
 
     def plain(self, sampling: Sampling, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
         """Return the target's own texts."""

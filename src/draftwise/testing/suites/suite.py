@@ -1,18 +1,26 @@
-"""What all suites share: how a check fails, is skipped and is run, and stand-ins that watch and fail."""
+"""What all suites share: checks, stand-ins that watch and fail, and a small target with prompts and arms."""
 
 from __future__ import annotations
 
 import gc
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from random import Random
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NoReturn, TypeVar
 from unittest import SkipTest
 
+import numpy as np
+
+from ...core.arms import Arm, Stop
+from ...core.stops import DEFAULTS
 from ...errors import one_line
+from ...policies.bandit import BanditPolicy
+from ...policies.learners.fixed import Uniform
+from ..distributions import Distribution, Vector
+from ..target import SimTarget
 
 S = TypeVar("S", bound="Suite")
 SURE = 1e-3  # a p-value below it is a failure: a correct drafter fails one in a thousand such runs
@@ -88,7 +96,7 @@ def _parameters(make: Callable[..., Any]) -> frozenset[str]:
 def size_of(thing: Any) -> int:
     """Return how much an object holds: references of all that can be reached from it, and bytes of arrays."""
     total = 0
-    for node, inner in _reach(thing):
+    for node, inner in _reachable(thing):
         total += len(inner)
         if getattr(type(node), "nbytes", None) is not None:
             total += int(node.nbytes)
@@ -97,19 +105,19 @@ def size_of(thing: Any) -> int:
 
 def holds(thing: Any, ids: frozenset[int]) -> bool:
     """Return whether a whole number out of `ids` can be reached from an object."""
-    return any(type(other) is int and other in ids for _, inner in _reach(thing) for other in inner)
+    return any(type(other) is int and other in ids for _, inner in _reachable(thing) for other in inner)
 
 
-def _reach(thing: Any) -> Iterator[tuple[Any, list[Any]]]:
+def _reachable(thing: Any) -> Iterator[tuple[Any, list[Any]]]:
     """Yield all objects that can be reached from one, each with those that it refers to."""
-    seen, waiting = {id(thing)}, [thing]
+    visited, waiting = {id(thing)}, [thing]
     while waiting:
         node = waiting.pop()
         inner = gc.get_referents(node)
         yield node, inner
         for other in inner:
-            if id(other) not in seen and not isinstance(other, APART):
-                seen.add(id(other))
+            if id(other) not in visited and not isinstance(other, APART):
+                visited.add(id(other))
                 waiting.append(other)
 
 
@@ -164,3 +172,41 @@ def _pass_on(name: str) -> Any:
 def generator(seed: int) -> Random:
     """Return a generator for what the checks themselves draw."""
     return Random(f"conformance {seed}")
+
+
+# -- the world -------------------------------------------------------------------------------------------
+
+VOCABULARY = 4
+PROMPTS: tuple[tuple[int, ...], ...] = ((0, 1, 2, 1, 0, 1), (3,), (1, 1, 2, 3, 0, 2, 1, 1), (2, 0, 2))
+RULES = tuple(Stop(name, number) for name, number in DEFAULTS.items() if name != "never")
+
+
+def second_order(vocab_size: int = VOCABULARY, *, seed: int = 7) -> Distribution:
+    """Logits of a random chain whose next token depends on the last two: no text is far from any other."""
+    rng = np.random.default_rng(seed)
+    rows = rng.dirichlet(np.full(vocab_size, 0.6), size=(vocab_size, vocab_size))
+    logits = np.log(rows * (1.0 - 0.015 * vocab_size) + 0.015)
+
+    def distribution(history: Sequence[int]) -> Vector:
+        row: Vector = logits[history[-2] if len(history) > 1 else 0, history[-1]]
+        return row
+
+    return distribution
+
+
+def small_target() -> SimTarget:
+    """The target of a suite that is given none: four tokens, and no draft is right for long."""
+    return SimTarget(second_order(), VOCABULARY)
+
+
+def drafting(
+    name: str, lengths: Sequence[int], *, width: int = 1, rules: Sequence[Stop] = ()
+) -> tuple[Arm, ...]:
+    """Arms of one drafter, and one without a draft."""
+    stopped = [Arm(name, max(lengths), width, stop=rule) for rule in rules]
+    return (Arm("none", 0), *(Arm(name, n, width) for n in lengths), *stopped)
+
+
+def at_random(arms: Sequence[Arm]) -> BanditPolicy:
+    """A policy that draws an arm each round."""
+    return BanditPolicy(tuple(arms), Uniform)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import drafting, learning, simulated, speed
+from . import drafting, learning, speed
+from .learning import SIMULATED
 from .picture import Missing, Picture
 
 __all__ = ["PICTURES", "SIMULATED", "Missing", "Picture"]
 
 PICTURES = (*speed.PICTURES, *learning.PICTURES, *drafting.PICTURES)
-SIMULATED = tuple(simulated.PICTURES)

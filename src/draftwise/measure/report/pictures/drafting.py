@@ -73,8 +73,8 @@ def _shares(
     across = 2 if len(methods) > 1 else 1
     figure, axes = panels(len(methods), columns=across, height=0.2 * len(categories) + 1.0)
     for ax, method, table in zip(axes, methods, tables, strict=True):
-        shown = [n for n in numbers if any(n in other for other in tables)]
-        stack(ax, categories, {n: (table.get(n, nothing), numbers[n]) for n in shown}, fills)
+        present = [n for n in numbers if any(n in other for other in tables)]
+        stack(ax, categories, {n: (table.get(n, nothing), numbers[n]) for n in present}, fills)
         ax.set(xlim=(0, 1), xlabel="share of rounds")
         panel_name(ax, method, columns=across)
     legend_below(figure, *axes, columns=4)
@@ -179,9 +179,9 @@ def rewards(results: Results) -> Figure:
             "one policy with several rewards",
             "a run with, say, `tapout-seq-ucb1` and `tapout-seq-ucb1?reward=simple`",
         )
-    chosen = list(groups.items())[:4]
-    figure, axes = panels(len(chosen), columns=2 if len(chosen) > 1 else 1, height=2.5)
-    for ax, (base, by_reward) in zip(axes, chosen, strict=True):
+    first = list(groups.items())[:4]
+    figure, axes = panels(len(first), columns=2 if len(first) > 1 else 1, height=2.5)
+    for ax, (base, by_reward) in zip(axes, first, strict=True):
         for i, (reward, method) in enumerate(by_reward.items()):
             drafted = results.rounds[method].drafted
             share = np.bincount(drafted) / len(drafted)
@@ -190,7 +190,7 @@ def rewards(results: Results) -> Figure:
         ax.set(xlabel="tokens drafted per round", ylabel="share of rounds")
         ax.set_ylim(bottom=0.0)
         ax.locator_params(axis="x", integer=True)
-        panel_name(ax, base, columns=min(len(chosen), 2))
+        panel_name(ax, base, columns=min(len(first), 2))
         legend(ax)
     return figure
 
@@ -211,10 +211,10 @@ def entropy(results: Results) -> Figure:
     """
     by_category: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for rounds in results.rounds.values():
-        for category, (kept, refused) in rounds.entropy.items():
+        for category, (on_accepted, on_rejected) in rounds.entropy.items():
             mine = by_category.setdefault(category, ([], []))
-            mine[0].append(kept)
-            mine[1].append(refused)
+            mine[0].append(on_accepted)
+            mine[1].append(on_rejected)
     if not by_category:
         raise Missing(
             "entropies of drafted tokens",

@@ -6,58 +6,52 @@ Sources: TapOut (arXiv 2511.02017), MetaSD (arXiv 2604.05417).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..records import Finished, Floats, Pairs, Results, Rounds, Row
-from ..style import INK, curve, legend, legend_below, line_style, panel_name, panels, wrapped
+from ..style import (
+    INK,
+    colour,
+    curve,
+    legend,
+    legend_below,
+    line_style,
+    panel_name,
+    panels,
+    stack,
+    tall,
+    wrapped,
+)
 from .picture import FIXED, ROUNDS, Gallery, Missing
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 POINTS = 400  # of a line: more cannot be told apart
 MOST = 6
 UNITS = {"rounds": "rounds", "seconds": "s"}
+SIMULATED_UNITS = {"rounds": "rounds", "seconds": "s, one target pass = 1 s"}
 WINDOW, FEW = 5, 8  # rounds that a mean is over, and the least number of rounds of a drafter in it
 PANELS = 4
-ENOUGH = 5  # rounds; a band leaves out arms with fewer
 PICTURES = Gallery("Learning")
-
-Places = NDArray[np.int_]
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One line: the mean value of some arms, weighted by their rounds so far, and the range of the values."""
-
-    name: str
-    arms: int
-    mean: Floats
-    low: Floats
-    high: Floats
+SIMULATED = Gallery("Simulation")  # of `simulation.json`
 
 
-@PICTURES.add("Estimated value of each drafter")
+@PICTURES.add("Estimated value of each arm")
 def values(results: Results) -> Figure:
     """After TapOut, Figure 5: the value that the policy reports, or, where it reports none, the mean accepted
-    tokens of its rounds so far. A line is a drafter (the mean of its arms, weighted by their rounds), a band
-    the range of its arms with five rounds or more. Policies with a single drafter have one line for each of
-    their six most played arms.
+    tokens of its rounds so far. Lines are the six most played arms.
     """
-    methods = _unlike(results, adaptive(results, 99))[:PANELS]
+    methods = adaptive(results, PANELS)
     figure, axes = panels(len(methods), columns=1, height=2.3)
     for ax, method in zip(axes, methods, strict=True):
         rounds = results.rounds[method]
-        grid = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), POINTS)).astype(int))
-        for i, group in enumerate(groups(rounds, rounds.values or so_far(rounds), grid)):
-            is_drafter = group.name in results.drafters
-            number = -1 if group.name == "none" else results.drafters.index(group.name) if is_drafter else i
-            _draw(ax, grid, group, number)
+        lines = rounds.values or so_far(rounds)
+        for i, arm in enumerate(most_played(rounds, list(lines))):
+            curve(ax, *thin(*lines[arm]), label=arm, **line_style(i))
         ax.set(ylabel="estimated value" if rounds.values else "mean accepted\n(tokens per round)")
         ax.set_xlabel("round of the run")
         panel_name(ax, method)
@@ -65,76 +59,11 @@ def values(results: Results) -> Figure:
     return figure
 
 
-def _draw(ax: Axes, grid: Places, group: Group, number: int) -> None:
-    line = line_style(number)
-    name = f"{group.name} ({group.arms} arms)" if group.arms > 1 else group.name
-    curve(ax, grid, group.mean, label=name, **line)
-    if group.arms > 1:
-        ax.fill_between(grid, group.low, group.high, color=line["color"], alpha=0.15, linewidth=0)
-
-
-def groups(rounds: Rounds, lines: Pairs, grid: Places) -> list[Group]:
-    """The lines of a panel: one per drafter, or, with a single drafter, its `MOST` most played arms."""
-    several = len({drafter_of(arm) for arm in lines} - {"none"}) > 1
-    if several:
-        members: dict[str, list[str]] = {}
-        for arm in lines:
-            members.setdefault(drafter_of(arm), []).append(arm)
-    else:
-        kept = _most_played(rounds, list(lines))
-        members = {name: [arm] for name, arm in zip(short(kept), kept, strict=True)}
-    lines_shown = (group(name, arms, rounds, lines, grid) for name, arms in members.items())
-    return [one for one in lines_shown if np.isfinite(one.mean).any()]
-
-
-def group(name: str, arms: Sequence[str], rounds: Rounds, lines: Pairs, grid: Places) -> Group:
-    """The mean and the range of some arms' values at the rounds in `grid`; NaN before any was played."""
-    seen = np.array([_at(lines[arm], grid) for arm in arms])
-    played = np.array([np.cumsum(rounds.where("arm", arm))[grid] for arm in arms])
-    is_known = np.isfinite(seen)
-    weights = np.where(is_known, np.maximum(played, 1e-9), 0.0)
-    totals = weights.sum(axis=0)
-    sums = (weights * np.where(is_known, seen, 0.0)).sum(axis=0)
-    nothing = totals == 0
-    mean = np.where(nothing, np.nan, sums / np.where(nothing, 1.0, totals))
-    often = is_known & (played >= ENOUGH)
-    low = np.minimum(mean, np.where(often, seen, np.inf).min(axis=0))
-    high = np.maximum(mean, np.where(often, seen, -np.inf).max(axis=0))
-    return Group(name, len(arms), mean, low, high)
-
-
-def _at(line: tuple[Floats, Floats], grid: Places) -> Floats:
-    """The last value of a line at or before each round in `grid`; NaN before the first."""
-    at, value = line
-    place = np.searchsorted(at, grid, side="right") - 1
-    values: Floats = np.where(place < 0, np.nan, np.append(value, np.nan)[place])
-    return values
-
-
-def short(arms: Sequence[str]) -> list[str]:
-    """Arms' names without what all have before their stop rule: `svip(0.6)` of `zoo:code:5~svip(0.6)`."""
-    heads = {arm.partition("~")[0] for arm in arms}
-    return [arm.partition("~")[2] or arm for arm in arms] if len(heads) == 1 else list(arms)
-
-
-def _most_played(rounds: Rounds, arms: Sequence[str]) -> list[str]:
+def most_played(rounds: Rounds, arms: Sequence[str]) -> list[str]:
     """The `MOST` most played arms, in the order in which they are given."""
-    played = dict(zip(rounds.names["arm"], np.bincount(rounds.arm).tolist(), strict=True))
-    kept = sorted(arms, key=lambda arm: -played.get(arm, 0))[:MOST]
-    return [arm for arm in arms if arm in kept]
-
-
-def _unlike(results: Results, methods: Sequence[str]) -> list[str]:
-    """The methods with the fastest of each kind of arms first: drafters, lengths, stop rules, products."""
-    kinds: dict[tuple[bool, bool, bool], str] = {}
-    for method in methods:
-        arms = [arm for arm in results.rounds[method].names["arm"] if arm != "none"]
-        heads = [arm.partition("~")[0] for arm in arms]
-        lengths = {head.rpartition(":")[2] for head in heads}
-        ruled = any("~" in arm for arm in arms)
-        kinds.setdefault((len(set(map(drafter_of, arms))) > 1, len(lengths) > 1, ruled), method)
-    first = set(kinds.values())
-    return sorted(methods, key=lambda method: method not in first)
+    pulls = dict(zip(rounds.names["arm"], np.bincount(rounds.arm).tolist(), strict=True))
+    first = sorted(arms, key=lambda arm: -pulls.get(arm, 0))[:MOST]
+    return [arm for arm in arms if arm in first]
 
 
 def so_far(rounds: Rounds) -> Pairs:
@@ -201,11 +130,11 @@ def hits(rounds: Rounds, best: Mapping[str, str]) -> Floats | None:
     Drafters are compared instead of arms where the policy does not have the fixed arms.
     """
     by = "arm" if set(best.values()) & set(rounds.names["arm"]) else "drafter"
-    wanted = {c: arm if by == "arm" else drafter_of(arm) for c, arm in best.items()}
+    targets = {c: arm if by == "arm" else drafter_of(arm) for c, arm in best.items()}
     names = rounds.names[by]
-    if len(names) < 2 or not set(wanted.values()) & set(names):
+    if len(names) < 2 or not set(targets.values()) & set(names):
         return None
-    codes = [names.index(w) if (w := wanted.get(c)) in names else -1 for c in rounds.names["category"]]
+    codes = [names.index(w) if (w := targets.get(c)) in names else -1 for c in rounds.names["category"]]
     shares: Floats = (getattr(rounds, by) == np.array(codes)[rounds.category]).astype(np.float64)
     return shares
 
@@ -307,4 +236,50 @@ def divergence(results: Results) -> Figure:
         curve(ax, enough, sums[enough] / counts[enough], label=drafter, **line)
     ax.set(xlabel="round within a text", ylabel="overlap (1 \N{MINUS SIGN} TV)", ylim=(0, 1.02))
     legend_below(figure, ax)
+    return figure
+
+
+# -- of the simulator ------------------------------------------------------------------------------------
+
+
+@SIMULATED.add("Regret")
+def simulated_regret(results: Results) -> Figure:
+    """Rounds and time in excess of the best arm's. Lines are means over seeds, bands one standard error."""
+    marks = np.array(results.simulation["marks"])
+    figure, axes = panels(2, height=2.8)
+    for ax, key in zip(axes, ("rounds", "seconds"), strict=True):
+        for i, policy in enumerate(results.simulation["policies"]):
+            mean, error = (np.array(policy[f"{key}_regret{which}"], float) for which in ("", "_error"))
+            curve(ax, marks, mean, label=policy["policy"], **line_style(i))
+            ax.fill_between(marks, mean - error, mean + error, color=colour(i), alpha=0.15, linewidth=0)
+        ax.axhline(0.0, color=INK, linewidth=0.8)
+        ax.set(xlabel="tokens generated", ylabel=f"regret ({SIMULATED_UNITS[key]})")
+    legend_below(figure, *axes)
+    return figure
+
+
+@SIMULATED.add("Choices of the best arm")
+def simulated_best(results: Results) -> Figure:
+    """Mean over seeds, between one mark and the next."""
+    marks = results.simulation["marks"]
+    figure, (ax,) = panels(height=2.6)
+    for i, policy in enumerate(results.simulation["policies"]):
+        share = np.array(policy["best_share"], float)
+        curve(ax, marks, share, label=policy["policy"], **line_style(i))
+    ax.set(xlabel="tokens generated", ylabel="share of rounds with the best arm", ylim=(0, 1.02))
+    legend_below(figure, ax)
+    return figure
+
+
+@SIMULATED.add("Arms by policy")
+def simulated_pulls(results: Results) -> Figure:
+    """The share of rounds of each arm, over all seeds."""
+    policies, arms = results.simulation["policies"], results.simulation["arms"]
+    shares = np.array([policy["pulls"] for policy in policies], dtype=np.float64)
+    shares /= shares.sum(axis=1, keepdims=True)
+    names = [policy["policy"] for policy in policies]
+    figure, (ax,) = panels(height=tall(names, 0.24, 0.6))
+    stack(ax, names, {arm["name"]: (shares[:, i], i) for i, arm in enumerate(arms)})
+    ax.set(xlabel="share of rounds", xlim=(0, 1))
+    legend_below(figure, ax, columns=4)
     return figure

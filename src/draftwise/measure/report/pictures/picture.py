@@ -43,13 +43,12 @@ class Gallery(list[Picture]):
         super().__init__()
         self.section = section
 
-    def add(self, title: str, name: str = "") -> Callable[[Draw], Draw]:
+    def add(self, title: str) -> Callable[[Draw], Draw]:
         """Add the decorated function as a picture; its docstring is the caption, its name the file's."""
 
-        def added(draw: Draw) -> Draw:
+        def add_picture(draw: Draw) -> Draw:
             caption = " ".join((draw.__doc__ or "").split())
-            file = name or draw.__name__.replace("_", "-")
-            self.append(Picture(file, self.section, title, caption, draw))
+            self.append(Picture(draw.__name__.replace("_", "-"), self.section, title, caption, draw))
             return draw
 
-        return added
+        return add_picture
