@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from draftwise.cli.progress import Pace
+from draftwise.cli.progress import TimeLeft
 from draftwise.train import drafter, texts
 from draftwise.train.results import verdict
 from draftwise.train.settings import DrafterRun
@@ -95,7 +95,7 @@ def test_what_a_draft_is_worth_is_told_while_it_learns() -> None:
     log = [{"step": 1, "agreement 1": 0.5, "agreement 2": 0.5}, {"step": 2, "loss": 1.25}]
     assert progress(log) == ", loss 1.250, 0.75 of 2 tokens accepted on held-out prompts"
     assert progress([{"step": 0, "overlap": 0.1, "agreement": 0.5}]).startswith(", 0.97 of 5 tokens")
-    pace = Pace()
+    pace = TimeLeft()
     pace.left("Training, loss 3", 0, 10)
     assert pace.left("Training, loss 2", 5, 10) is not None, "news does not begin a phase again"
 
