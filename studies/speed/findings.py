@@ -1,17 +1,22 @@
-"""The papers' main orderings, on the bundled models: every table of docs/explanation/findings.md.
+"""The papers' main orderings, by replay: the tables of docs/explanation/findings.md.
 
-    python -m studies.speed.findings --trace general/ --specialists specialists/ --costs trace/costs.json
+    python -m studies.speed.findings --trace mixed/ --specialists domains/ --costs measured --costs c=0
 
-Both traces are replayed under each table of `--costs`, in several orders of their prompts with as many seeds.
-An ordering is the claim that one method is faster than another. It is confirmed if the whole 95 % interval of
-the ratio of total times lies above 1 (bootstrap over prompts and orders, both methods on the same ones),
-reversed if it lies below, and not confirmed if it contains 1.
+`--trace` has one model and lookups, `--specialists` a generalist model and then one for each category of its
+prompts, named after it. Both are replayed under each table of `--costs` (`measured`: the trace's own), in
+several orders of their prompts with as many seeds. An ordering is the claim that one method is faster than
+another. It is confirmed if the whole 95 % interval of the ratio of total times lies above 1 (bootstrap over
+prompts and orders, both methods on the same ones), reversed if it lies below, and not confirmed if it
+contains 1.
+
+What is tuned (a threshold, a length, "lookup, else model") is tuned on one half of the prompts and measured
+on the other, both ways.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,12 +29,14 @@ from draftwise.measure.trace import Costs, Replay, Trace, read_costs
 from draftwise.measure.trace.oracle import exactly, fixed
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.adaptive import AdaEDL
-from draftwise.policies.arms import tapout_rules
+from draftwise.policies.arms import TAPOUT_RULES, tapout_rules
+from draftwise.policies.auto.drafts import LENGTHS
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import bandit
 from draftwise.policies.learners.ucb import UCB1
 from studies.common.command import command, listed, start
 from studies.common.paired import Real, cell, ratio, verdict
+from studies.speed.baselines import Text, least, rules
 
 PAGE = "docs/explanation/findings.md"
 
@@ -46,6 +53,10 @@ PUBLISHED = {
 paper and code, and both ends and the middle of the range that AdaEDL sweeps its first lambda over."""
 
 
+DIVERGENCE, EFFICIENCY = "block-divergence", "block-efficiency"
+UNLEARNED = ("static", "max-confidence", "svip", "logit-margin")
+
+
 @dataclass(frozen=True)
 class Ran:
     """The results of a method in each order on each prompt, shape (orders, prompts)."""
@@ -53,11 +64,17 @@ class Ran:
     seconds: Real
     rounds: Real
     accepted: Real
+    value: Real
 
     @property
     def mean_accepted(self) -> float:
         """Accepted tokens a round."""
         return float(self.accepted.sum() / self.rounds.sum())
+
+    @property
+    def mean_value(self) -> float:
+        """The mean of TapOut's blended reward over all rounds."""
+        return float(self.value.sum() / self.rounds.sum())
 
 
 @dataclass
@@ -73,6 +90,7 @@ class World:
         self.stages = [ReplayState(recording) for recording in self.trace]
         models = [name for name, grades in self.trace.header.drafters.items() if grades]
         self.models, self.model = models, models[0]
+        self.categories = [recording.category for recording in self.trace]
         self.costs = replace(self.costs, others=self.costs.of(self.model))  # all models are of one size
         self.known: dict[tuple[str, tuple[str, ...]], Ran] = {}
 
@@ -80,20 +98,24 @@ class World:
         """A policy that `made` knows, over some of the drafters."""
         key = name, tuple(drafters or self.trace.drafters)
         if key not in self.known:
-            self.known[key] = self.play(lambda: made(name, key[1], self.trace.header.length))
+            once = name.startswith(UNLEARNED)
+            self.known[key] = self.play(lambda: made(name, key[1], self.trace.header.length), once=once)
         return self.known[key]
 
-    def play(self, make: Callable[[], Method]) -> Ran:
-        """Every order with a seed and a policy of its own."""
-        sums = np.zeros((3, self.orders, len(self.stages)))
-        for order in range(self.orders):
+    def play(self, make: Callable[[], Method], *, once: bool = False) -> Ran:
+        """Every order with a seed and a policy of its own, or one for what neither learns nor draws."""
+        orders = 1 if once else self.orders
+        sums = np.zeros((4, orders, len(self.stages)))
+        longest = self.trace.header.length
+        for order in range(orders):
             loop = Replay(self.trace, make(), self.costs, seed=order)
             places = list(range(len(self.stages)))
             if order:
                 Random(order).shuffle(places)
             for at in places:
                 for round in loop.replay(self.stages[at]):
-                    sums[:, order, at] += round.seconds.total, 1.0, round.accepted
+                    value = 0.5 * round.accepted * (1 / longest + 1 / max(round.drafted, 1))
+                    sums[:, order, at] += round.seconds.total, 1.0, round.accepted, value
         return Ran(*sums)
 
     @cached_property
@@ -102,15 +124,44 @@ class World:
         found = [fixed(stage, self.costs) for stage in self.stages]
         return {arm: np.array([one[arm] for one in found]) for arm in found[0]}
 
+    @cached_property
+    def otherwise(self) -> tuple[str, Real]:
+        """Seconds of each prompt by "lookup, else model", tuned."""
+        texts = [Text(stage) for stage in self.stages]
+        tried = {
+            str(rule): np.array([text.otherwise(self.costs, rule) for text in texts])
+            for rule in rules(self.trace)
+            if max(rule[2], rule[4]) <= self.trace.header.length
+        }
+        return tuned(tried)
+
     def best_fixed(self, drafters: Sequence[str], lengths: Sequence[int]) -> tuple[str, Real]:
         """The drafter and length with the least total time in hindsight, with the seconds of each prompt."""
-        arms = [arm for arm in self.fixed if arm[0] in drafters and arm[1] in lengths]
-        best = min(arms, key=lambda arm: self.fixed[arm].sum())
-        return f"{best[0]} {best[1]}", self.fixed[best]
+        (drafter, length), seconds = least(
+            {arm: seconds for arm, seconds in self.fixed.items() if arm[0] in drafters and arm[1] in lengths}
+        )
+        return f"{drafter} {length}", seconds
 
     def exact(self, drafter: str) -> Real:
         """Seconds of DISCO's oracle, which drafts exactly what will be accepted."""
         return np.array([exactly(stage, self.costs)[drafter] for stage in self.stages])
+
+    def specialist(self, category: str) -> str:
+        """The model that is named after a category, else the generalist."""
+        return next((name for name in self.models if name.endswith(category)), self.model)
+
+
+def tuned(tried: Mapping[str, Real]) -> tuple[str, Real]:
+    """Tune on the prompts of even number for the odd ones, and the reverse: both choices, and the times.
+
+    Times have shape (prompts,) or (orders, prompts).
+    """
+    result, names = np.array(next(iter(tried.values()))), []
+    for half in (0, 1):
+        name, _ = least({name: seconds[..., 1 - half :: 2] for name, seconds in tried.items()})
+        result[..., half::2] = tried[name][..., half::2]
+        names.append(name)
+    return " and ".join(dict.fromkeys(names)), result
 
 
 def made(name: str, drafters: Sequence[str], longest: int) -> Method:
@@ -168,6 +219,50 @@ def hindsight(who: Callable[[World], Sequence[str]], lengths: Sequence[int] = ()
     return side
 
 
+def tuned_length(who: Callable[[World], Sequence[str]]) -> Callable[[World], Side]:
+    """A tuned drafter and length, one for all prompts."""
+
+    def side(world: World) -> Side:
+        arms = {f"{arm[0]} {arm[1]}": s for arm, s in world.fixed.items() if arm[0] in who(world)}
+        name, seconds = tuned(arms)
+        return Side("tuned length", seconds, detail=name)
+
+    return side
+
+
+def tuned_rule(name: str, thresholds: Iterable[float], longest: int) -> Callable[[World], Side]:
+    """A stop rule of the first model, tuned."""
+
+    def side(world: World) -> Side:
+        runs = {f"{x:g}": world.run(f"{name}={x:g}&length={longest}", model(world)) for x in thresholds}
+        which, seconds = tuned({x: ran.seconds for x, ran in runs.items()})
+        return Side(f"tuned `{name.split('?')[0]}`", seconds, detail=which)
+
+    return side
+
+
+def one(which: Callable[[World], str], length: int = 5) -> Callable[[World], Side]:
+    """One model for all prompts."""
+    return lambda world: Side(f"`{which(world)}`", world.fixed[which(world), length])
+
+
+def generalist(world: World) -> str:
+    """The first model."""
+    return world.model
+
+
+def own(world: World) -> Side:
+    """Each prompt with the specialist of its category, as a router without errors."""
+    arms = [(world.specialist(category), 5) for category in world.categories]
+    return Side("own specialist", np.array([world.fixed[arm][i] for i, arm in enumerate(arms)]))
+
+
+def otherwise(world: World) -> Side:
+    """ "Lookup, else model"."""
+    rule, seconds = world.otherwise
+    return Side("lookup, else model", seconds, detail=rule)
+
+
 def foreseen(world: World) -> Side:
     """DISCO's oracle with the model."""
     return Side("DISCO's oracle", world.exact(world.model))
@@ -181,6 +276,16 @@ def model(world: World) -> list[str]:
 def several(world: World, most: int = 99) -> list[str]:
     """All model drafters, or the first of them."""
     return world.models[:most]
+
+
+def specialists(world: World) -> list[str]:
+    """All model drafters but the generalist."""
+    return world.models[1:]
+
+
+def lookups(world: World) -> list[str]:
+    """All drafters that are no models."""
+    return [name for name in world.trace.drafters if not world.trace.header.drafters[name]]
 
 
 def everyone(world: World) -> list[str]:
@@ -205,49 +310,145 @@ def tapout(longest: int) -> list[Claim]:
         "more thresholds as arms are worse (0.75, 1, 1.25 times its own)": "thresholds",
         "more thresholds as arms are worse (SVIP's 0.2, 0.4, 0.6)": "appendix",
         "more thresholds as arms are worse (those in print)": "published",
+        "UCB1 beats a reward of tokens per second": f"{seq}&reward=rate",
     }
-    return [pair(says, seq, other, model) for says, other in others.items()]
+    families = {
+        "max-confidence?threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+        "svip?threshold": (0.3, 0.5, 0.6, 0.775, 0.9, 1.1, 1.3, 1.6),
+        "adaedl?form=tapout&start": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+    }
+    return [pair(says, seq, other, model) for says, other in others.items()] + [
+        Claim(f"UCB1 beats tuned {name.split('?')[0]}", policy(seq, model), tuned_rule(name, xs, longest))
+        for name, xs in families.items()
+    ]
 
 
-def metasd() -> list[Claim]:
-    """MetaSD's, arXiv 2604.05417, on all model drafters."""
-    ucb, wide, other = "metasd-ucb", "metasd-ucb?beta=1", "reward=block-efficiency"
+def disco(longest: int) -> list[Claim]:
+    """DISCO's, arXiv 2405.04304, on one model drafter."""
+    best, heuristic = hindsight(model), policy(f"hf-heuristic?start=5&longest={longest}", model)
+    thresholds = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    confident = tuned_rule("max-confidence?threshold", thresholds, longest)
     return [
-        pair("UCB beats EXP3", ucb, "metasd-exp3", several),
-        pair("UCB beats sequential halving", ucb, "metasd-sh", several),
-        pair("block divergence beats block efficiency", ucb, f"{ucb}?{other}", several),
-        pair("the same with UCB1's own radius", wide, f"{wide}&{other}", several),
-        Claim("UCB beats the best single drafter", policy(ucb, several), hindsight(several, (5,))),
+        Claim("the oracle beats the best static length", foreseen, best),
+        Claim("the best static length beats the heuristic", best, heuristic),
+        Claim("a tuned confidence beats the tuned length", confident, tuned_length(model)),
     ]
 
 
 def banditspec() -> list[Claim]:
     """BanditSpec's, arXiv 2505.15141, on all drafters."""
     best, small = hindsight(everyone, (5,)), policy("ucbspec?strength=0.1", everyone)
+    lengths = policy("ucbspec?arms=lengths&reward=rate&per_query=false", model)
     return [
         pair("UCBSpec beats EXP3Spec", "ucbspec", "exp3spec", everyone),
         Claim("UCBSpec beats the best single drafter", policy("ucbspec", everyone), best),
         Claim("with a tenth of its radius", small, best),
+        pair("UCBSpec beats a random choice", "ucbspec", "random", everyone),
+        Claim("UCBSpec over lengths beats the tuned length", lengths, tuned_length(model)),
     ]
+
+
+def practice(longest: int) -> list[Claim]:
+    """What a policy is worth against a rule without learning, on all drafters."""
+    names = ("ucbspec", "exp3spec", "ucb1", "linucb", "hedgespec", f"auto?length={min(longest, LENGTHS[-1])}")
+    rule = '"lookup, else model"'
+    first = [Claim(f"{name.split('?')[0]} beats {rule}", policy(name, everyone), otherwise) for name in names]
+    return [*first, Claim(f"the tuned drafter and length beat {rule}", tuned_length(everyone), otherwise)]
+
+
+def metasd(reward: str, router: str) -> list[Claim]:
+    """MetaSD's, arXiv 2604.05417, on the specialists; divergence as `reward` needs a trace with overlaps."""
+    ucb, exp3, sh, petc = (f"metasd-{name}?reward={reward}" for name in ("ucb", "exp3", "sh", "petc"))
+    mine = policy(ucb, specialists)
+    found = [
+        Claim("UCB beats the generalist", mine, one(generalist)),
+        Claim("the own specialist beats the generalist", own, one(generalist)),
+        Claim("UCB beats the own specialist", mine, own),
+        Claim("UCB beats the best single specialist", mine, hindsight(specialists, (5,))),
+        pair("UCB beats a random choice", ucb, "random", specialists),
+        pair("UCB beats EXP3", ucb, exp3, specialists),
+        pair("UCB beats sequential halving", ucb, sh, specialists),
+        pair("UCB beats explore then commit", ucb, petc, specialists),
+        pair("explore then commit: 4 beats 32", petc, f"{petc}&constant=32", specialists),
+        pair("strength 0.01 beats UCB1's own", ucb, f"{ucb}&beta=1", specialists),
+    ]
+    if router:
+        found.append(pair("UCB beats the router", ucb, f"router:{router}", specialists))
+        found.append(pair("HedgeSpec beats the router", "hedgespec", f"router:{router}", specialists))
+    if reward == DIVERGENCE:
+        for says, ours in (("", ucb), (", UCB1's radius", f"{ucb}&beta=1"), (", EXP3", exp3)):
+            theirs = ours.replace(DIVERGENCE, EFFICIENCY)
+            found.append(pair(f"block divergence beats block efficiency{says}", ours, theirs, specialists))
+    return found
 
 
 def hedgespec() -> list[Claim]:
-    """HedgeSpec's, arXiv 2510.20064, on more and more model drafters, and with less grading."""
-    found = []
-    for n in (2, 3, 5, 7):
-        some = partial(several, most=n)
-        found.append(pair(f"HedgeSpec beats UCBSpec, {n} models", "hedgespec", "ucbspec", some))
-    return [*found, pair("graded every 16 tokens, all models", "hedgespec?every=16", "ucbspec", several)]
-
-
-def disco(longest: int) -> list[Claim]:
-    """DISCO's, arXiv 2405.04304, on one model drafter."""
-    best, heuristic = hindsight(model), policy(f"hf-heuristic?start=5&longest={longest}", model)
-    return [
-        Claim("the oracle beats the best static length", foreseen, best),
-        Claim("the best static length beats the heuristic", best, heuristic),
-        Claim("the oracle beats the heuristic", foreseen, heuristic),
+    """HedgeSpec's, arXiv 2510.20064, on the specialists, and on more and more model drafters."""
+    mine, found = policy("hedgespec", specialists), list[Claim]()
+    for other in ("ucbspec", "exp3spec", f"metasd-ucb?reward={EFFICIENCY}", "random"):
+        found.append(pair(f"HedgeSpec beats {other}", "hedgespec", other, specialists))
+    found += [
+        Claim("HedgeSpec beats the generalist", mine, one(generalist)),
+        Claim("HedgeSpec beats the own specialist", mine, own),
+        Claim("HedgeSpec beats the best single specialist", mine, hindsight(specialists, (5,))),
+        pair("NormalHedge beats Hedge", "hedgespec", "hedgespec-hedge", specialists),
+        pair("an unbiased estimate beats the product", "hedgespec", "hedgespec?form=product", specialists),
+        pair("graded every 16 tokens, it beats UCBSpec", "hedgespec?every=16", "ucbspec", specialists),
     ]
+    for n in (1, 2, 3):
+        some = f"length={n}"
+        says = f"HedgeSpec beats UCBSpec, drafts of {n}"
+        found.append(pair(says, f"hedgespec?{some}", f"ucbspec?{some}", specialists))
+    for n in (2, 3, 5, 7):
+        says = f"HedgeSpec beats UCBSpec, {n} models"
+        found.append(pair(says, "hedgespec", "ucbspec", partial(several, most=n)))
+    return found
+
+
+# -- figures that are no ratios of two methods ---------------------------------------------------------------
+
+
+def arm_values(world: World) -> Iterator[str]:
+    """TapOut's Figures 5 and 6: the mean reward of each rule played alone, beside its time."""
+    longest = world.trace.header.length
+    yield "| rule | mean blended reward | time over that of the fastest |\n|---|---|---|"
+    runs = {rule: world.run(f"{rule}?length={longest}", [world.model]) for rule in TAPOUT_RULES}
+    times = {rule: float(ran.seconds.mean(0).sum()) for rule, ran in runs.items()}
+    for rule, ran in sorted(runs.items(), key=lambda pair: -pair[1].mean_value):
+        yield f"| {rule} | {ran.mean_value:.3f} | {times[rule] / min(times.values()):.3f} |"
+
+
+def by_domain(world: World) -> Iterator[str]:
+    """Accepted tokens a round of every model in every category."""
+    runs = {name: world.run(f"static-5?drafter={name}") for name in world.trace.drafters}
+    yield "| category | " + " | ".join(runs) + " |\n" + "|---" * (1 + len(runs)) + "|"
+    for category in dict.fromkeys(world.categories):
+        at = np.array([category == own for own in world.categories])
+        cells = [f"{r.accepted[:, at].sum() / r.rounds[:, at].sum():.2f}" for r in runs.values()]
+        yield f"| {category} ({at.sum()}) | " + " | ".join(cells) + " |"
+
+
+def rewards(world: World) -> Iterator[str]:
+    """MetaSD's Table 2 and Figure 7: how often no token is accepted, and the halves of texts compared."""
+    for name in world.models:
+        halves = np.zeros((2, len(world.stages)))
+        places = zeros = 0
+        for i, stage in enumerate(world.stages):
+            drafter, n = stage.drafters[name], stage.recording.committed
+            right = [drafter.tokens[drafter.span(at, 1)[0]] == stage.text[at] for at in range(1, n - 1)]
+            halves[:, i] = np.mean(right[: len(right) // 2]), np.mean(right[len(right) // 2 :])
+            places, zeros = places + len(right), zeros + len(right) - sum(right)
+        later = cell(*ratio(*halves))
+        yield f"- `{name}`: zero at {100 * zeros / places:.0f} % of places; second half over first {later}"
+
+
+def tails(world: World) -> Iterator[str]:
+    """Milliseconds a token, the median and the 99th percentile over prompts and orders."""
+    tokens = np.array([stage.recording.committed for stage in world.stages])
+    for name in ("hedgespec", "ucbspec", "exp3spec", f"metasd-ucb?reward={EFFICIENCY}"):
+        each = 1e3 * world.run(name, specialists(world)).seconds / tokens
+        half, most = np.quantile(each, [0.5, 0.99])
+        yield f"- `{name}`: {half:.2f} ms a token, 99th percentile {most:.2f}"
 
 
 def table(claims: Sequence[Claim], worlds: Sequence[World]) -> Iterator[str]:
@@ -275,30 +476,47 @@ def main() -> None:
     parser = command(__doc__, PAGE)
     parser.add_argument("--trace", type=Path, required=True, help="one model and lookups, greedy")
     parser.add_argument("--specialists", type=Path, help="several models, recorded with --overlap")
+    parser.add_argument("--router", default="", help="a router over the specialists")
     parser.add_argument("--costs", action="append", required=True, help="may be repeated")
     parser.add_argument("--orders", type=int, default=5)
     parser.add_argument("--only", type=listed, default="", help="papers, such as TapOut,DISCO")
     parser.add_argument("--longest", type=int, default=0, help="tokens a draft; 0 = as many as the trace has")
     options = parser.parse_args()
-    costs = [(text, read_costs(text)) for text in options.costs]
-    plain = Trace(options.trace)
-    worlds = [World(plain, c, c.name or "measured", options.orders) for _, c in costs]
-    longest = options.longest or plain.header.length
-    sections = [("TapOut", tapout(longest), worlds), ("DISCO", disco(longest), worlds)]
-    sections += [("BanditSpec", banditspec(), worlds)]
+    worlds = _worlds(options.trace, options.costs, options.orders)
+    longest = options.longest or worlds[0].trace.header.length
+    sections: list[tuple[str, list[Claim], list[World], list[Figure]]] = [
+        ("TapOut", tapout(longest), worlds, [arm_values]),
+        ("DISCO", disco(longest), worlds, []),
+        ("BanditSpec", banditspec(), worlds, []),
+    ]
+    if lookups(worlds[0]):
+        sections.append(("Practice", practice(longest), worlds, []))
     if options.specialists:
-        models = Trace(options.specialists)
-        wide = [World(models, c, c.name or "measured", options.orders) for _, c in costs]
-        sections += [("BanditSpec, with specialists", banditspec(), wide), ("MetaSD", metasd(), wide)]
-        sections.append(("HedgeSpec", hedgespec(), wide))
+        wide = _worlds(options.specialists, options.costs, options.orders)
+        reward = DIVERGENCE if wide[0].trace.header.overlap else EFFICIENCY
+        sections.append(("BanditSpec, with specialists", banditspec(), wide, []))
+        sections.append(("MetaSD", metasd(reward, options.router), wide, [by_domain, rewards]))
+        sections.append(("HedgeSpec", hedgespec(), wide, [tails]))
     titles = [title for title, *_ in sections]
     wanted = options.only or titles
     if unknown := set(wanted) - set(titles):
         parser.error(f"--only {sorted(unknown)[0]}: choose from {', '.join(titles)}")
-    for title, claims, where in (section for section in sections if section[0] in wanted):
+    for title, claims, where, figures in (section for section in sections if section[0] in wanted):
         print(f"\n## {title}\n\n{len(where[0].stages)} prompts.\n", flush=True)
         for line in table(claims, where):
             print(line, flush=True)
+        for figure in figures:
+            for world in where if figure in (arm_values, tails) else where[:1]:
+                print(f"\n{world.label}:\n\n" + "\n".join(figure(world)), flush=True)
+
+
+Figure = Callable[[World], Iterator[str]]
+
+
+def _worlds(folder: Path, costs: Sequence[str], orders: int) -> list[World]:
+    trace = Trace(folder)
+    tables = [read_costs(str(folder / "costs.json") if one == "measured" else one) for one in costs]
+    return [World(trace, table, table.name or "measured", orders) for table in tables]
 
 
 if __name__ == "__main__":

@@ -131,18 +131,6 @@ def test_the_table_of_acceptance(
     assert len(lines) == 9 and all("*" in line for line in lines[2:])
 
 
-def test_the_routers_workloads(data: Path) -> None:
-    found = script("speed.router").workloads(data, 2)
-    assert {name: len(rows) for name, rows in found.items()} == {
-        "as asked": 14,
-        "other words": 0,  # letters are in no form of the table
-        "elsewhere": 14,
-        "long": 14,
-    }
-    asked = {row["prompt"] for row in found["as asked"]}
-    assert all(any(row["prompt"].endswith(text) for text in asked) for row in found["long"])
-
-
 def test_a_target_from_nothing(
     world: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

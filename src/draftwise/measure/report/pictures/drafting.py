@@ -102,8 +102,8 @@ def shares(
 
 @PICTURES.add("Draft length along a text")
 def lengths(results: Results) -> Figure:
-    """After DISCO, Figure 2: tokens drafted in each round, and those of the oracle, which takes the least
-    time.
+    """Tokens drafted in each round, and those of the least time (DISCO's Figure 2 has instead an oracle that
+    drafts exactly what will be accepted).
     """
     if not results.oracle:
         raise Missing("the oracle's draft lengths", ORACLE)
@@ -151,7 +151,7 @@ def _one_manner(rounds: Rounds) -> bool:
 
 @PICTURES.add("Draft lengths of the oracle")
 def oracle_lengths(results: Results) -> Figure:
-    """After DISCO, Figure 4: the share of the oracle's rounds with each draft length."""
+    """The share of the rounds of the least time with each draft length (DISCO's Figure 4: see `lengths`)."""
     counts = Counter(n for path in results.oracle.values() for _, _, n in path)
     if not counts:
         raise Missing("the oracle's draft lengths", ORACLE)
@@ -206,8 +206,8 @@ def without_reward(method: str) -> tuple[str, str]:
 
 @PICTURES.add("Entropy of accepted and rejected tokens")
 def entropy(results: Results) -> Figure:
-    """After TapOut, Figure 2. Boxes are quartiles; whiskers reach to the last value within 1.5 times the
-    interquartile range.
+    """Entropy by category (TapOut's Figure 2 has it by position in the draft). Boxes are quartiles; whiskers
+    reach to the last value within 1.5 times the interquartile range.
     """
     by_category: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {}
     for rounds in results.rounds.values():
