@@ -29,13 +29,16 @@ class ModelDrafter:
     """Drafts with the model of vLLM's own proposer (`SpecDecodeBaseProposer` and its subclasses).
 
     `begin` and `end` enclose what is done in one step of the engine. `key_of` returns vLLM's id of a request.
-    With tensor parallelism the first rank calls the drafter and every rank runs the same passes (`follow`).
+    With tensor parallelism (`group`) the first rank calls the drafter and every rank runs the same passes
+    (`follow`).
     """
 
     begins_cascades = False  # its draft is one call: a lookup cannot take over within it
 
-    def __init__(self, name: EngineDrafter, proposer: Any, key_of: Callable[[int], Any]) -> None:
-        self.name, self.proposer, self.key_of = name, proposer, key_of
+    def __init__(
+        self, name: EngineDrafter, proposer: Any, key_of: Callable[[int], Any], group: Any = None
+    ) -> None:
+        self.name, self.proposer, self.key_of, self.group = name, proposer, key_of, group
         self.reads_states = bool(proposer.pass_hidden_states_to_model)
         # From the pair of a token and the state before it a head guesses the token after: one position later.
         self.offset = 2 if self.reads_states else 1
@@ -46,7 +49,6 @@ class ModelDrafter:
         self.passes = self.tokens_read = 0
         self._grades = False  # from the first call of `grade` on the guesses of all positions are kept
         self._outputs: Any = None
-        self._group: Any = None
         proposer.model.register_forward_hook(self._record)
 
     # -- a step of the engine ----------------------------------------------------------------------------
@@ -179,13 +181,9 @@ class ModelDrafter:
 
     def _tell(self, command: Any, *, listen: bool = False) -> Any:
         """Pass a command from the first rank to the others; `listen` is theirs."""
-        if self._group is None:
-            from vllm.distributed import get_tp_group
-
-            self._group = get_tp_group()
-        if self._group.world_size == 1:
+        if self.group is None or self.group.world_size == 1:
             return command
-        return self._group.broadcast_object(None if listen else command, src=0)
+        return self.group.broadcast_object(None if listen else command, src=0)
 
     def _pass(self, spans: Sequence[Span], length: int, grades: bool) -> list[list[int]]:
         """Run the model once over the spans, and `length - 1` times to draft; no tokens with length 0."""
@@ -260,13 +258,13 @@ class ModelDrafter:
             self._outputs = outputs[0] if isinstance(outputs, tuple) else outputs
 
     def _keep_guesses(self, spans: Sequence[Span]) -> None:
-        """Keep the most likely token after each position of an answer but the last."""
+        """Keep the most likely token after each position of an answer."""
         if self._outputs is None:  # a replayed graph, which runs no hook
             return
         places, at = list[tuple[str, int, int]](), 0
         for span in spans:
             state = self.requests[span.key]
-            for place in range(max(span.start, state.prompt - self.offset), span.end - self.offset + 1):
+            for place in range(max(span.start, state.prompt - self.offset), span.end - self.offset + 2):
                 places.append((span.key, place + self.offset, at + place - span.start))
             at += span.end - span.start + (0 if self.reads_states else 1)
         if places:

@@ -103,7 +103,12 @@ class Proposer:
             raise UserError("vLLM loads a model that none of the drafters names; use `vllm_arguments`")
         check_own(name.text, self.config, self.own)
         self.config.speculative_config.disable_padded_drafter_batch = True  # asks when the tokens are known
-        return ModelDrafter(name, self.own, lambda request: self.follower and self.follower.key(request))
+        group = _tensor_parallel()
+        return ModelDrafter(name, self.own, self._key, group)
+
+    def _key(self, request: int) -> Any:
+        """Return vLLM's id of an open request."""
+        return self.follower.key(request) if self.follower else None
 
     def drive(self, step: Step, given: Mapping[str, Any]) -> list[list[int]]:
         """Draft in place of vLLM's own proposer: `given` are the arguments that it would get."""
@@ -173,10 +178,16 @@ def _text(token_ids: Any, row: int, length: int) -> Callable[[int], list[int]]:
 
 
 def _first_rank() -> bool:
+    group = _tensor_parallel()
+    return group is None or int(group.rank_in_group) == 0
+
+
+def _tensor_parallel() -> Any:
+    """Return vLLM's group of tensor parallel ranks; None outside of an engine."""
     try:
-        return int(import_module("vllm.distributed").get_tensor_model_parallel_rank()) == 0
-    except (ImportError, AssertionError):  # not inside an engine
-        return True
+        return import_module("vllm.distributed").get_tp_group()
+    except (ImportError, AssertionError):
+        return None
 
 
 class Extension:
