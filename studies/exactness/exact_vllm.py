@@ -64,14 +64,16 @@ def compare(options: Namespace) -> int:
             for level, texts in told["texts"].items():
                 same = sum(a == b for a, b in zip(plain[level], texts, strict=True))
                 worst |= same < len(texts)
-                print(f"concurrency {level}  {name:45} {same}/{len(texts)} identical")
+                print(f"concurrency {level}  {name:45} {same}/{len(texts)} identical", flush=True)
             counts = {
                 name.replace(folder, ""): (count["num_draft_tokens"], count["num_accepted_tokens"])
                 for name, count in drafted.items()
             }
-            print(f"  {took:.0f} s; tokens drafted and accepted, of {told['steps']} steps: {counts}")
+            print(
+                f"  {took:.0f} s; tokens drafted and accepted, of {told['steps']} steps: {counts}", flush=True
+            )
             if told["passes"]:
-                print(f"  {told['passes']} calls of vLLM's own model")
+                print(f"  {told['passes']} calls of vLLM's own model", flush=True)
     return worst
 
 
@@ -79,7 +81,7 @@ def own_teams(folder: Path) -> list[list[str]]:
     """Return drafters of which one is a model that vLLM loads, with those that draft beside it."""
     good, bad = heads.write_eagle(folder / "eagle"), heads.write_random_eagle3(folder / "eagle3")
     models = ["vllm:draft_model:zoo:general", f"vllm:eagle:{good}", f"vllm:eagle3:{bad}"]
-    return [["vllm:ngram?min=2", "suffix"], *([model, "ngram"] for model in models)]
+    return [*([model, "ngram"] for model in models), ["vllm:ngram?min=2", "suffix"]]
 
 
 def child(way: dict[str, Any]) -> dict[str, Any]:

@@ -240,7 +240,7 @@ class Stub:
         from draftwise.hosts.vllm.proposer import Proposer
 
         options = Options(drafters=tuple(drafters.split(",")), policy=policy)
-        self.proposer, self.own = Proposer(config, options=options, own=own), own
+        self.proposer: Any = Proposer(config, options=options, own=own)
         self.proposer.load_model(SimpleNamespace(parameters=lambda: iter([torch.zeros(1)])))
         assert config.speculative_config.disable_padded_drafter_batch
         self.free, self.blocks = list(range(200)), dict[str, list[int]]()

@@ -125,8 +125,9 @@ def test_auto_knows_what_it_costs_and_how_often_it_is_right(served: tuple[str, A
     name, llm = served
     follower = use(llm, [name, "ngram"], "auto")
     assert generate(llm, plain.prompts) == plain.texts
-    at = follower.policy.drafters.index(name)
-    assert follower.policy.acceptance[at].seen > 10 and not any(follower.pool.faults.values())
+    policy: Any = follower.policy
+    at = policy.drafters.index(name)
+    assert policy.acceptance[at].seen > 10 and not any(follower.pool.faults.values())
 
 
 def test_sampled_drafts_keep_their_probabilities(served: tuple[str, Any], plain: Texts) -> None:
