@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -390,6 +391,38 @@ def test_grades_are_of_the_tokens_that_it_guessed() -> None:
     assert len(seen) > 100 and sum(one == 1.0 for one in seen) >= 0.9 * len(seen)
 
 
+def test_vllm_gets_the_distributions_of_sampled_drafts_and_certainty_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = Own(head=False)
+    stub = Stub(own, "vllm:draft_model:/m,ngram", "random")
+    propose, drive, seen = own.propose, stub.proposer.drive, Counter[str]()
+
+    def sample(**given: Any) -> torch.Tensor:
+        made = propose(**given)
+        probs = torch.full((*made.shape, V), 1.0 / V) if made.numel() else None
+        monkeypatch.setattr(own, "take_last_draft_probs", lambda: probs)
+        return made
+
+    def check(step: Step, given: Any) -> Any:
+        drafts = drive(step, given)
+        rows = getattr(step.runner, "_draft_probs", None)
+        if rows is None:
+            return drafts
+        assert step.runner._draft_prob_req_ids == step.runner.input_batch.req_ids
+        assert len(rows) == len(drafts)
+        for row, draft in zip(rows, drafts, strict=True):
+            for at, token in enumerate(draft):
+                assert float(row[at].sum()) == pytest.approx(1.0, abs=1e-3)
+                seen["certain" if float(row[at, token]) == 1.0 else "sampled"] += 1
+        return drafts
+
+    monkeypatch.setattr(own, "propose", sample)
+    monkeypatch.setattr(stub.proposer, "drive", check)
+    serve(stub)
+    assert seen["certain"] > 20 and seen["sampled"] > 20
+
+
 def test_states_that_wait_too_long_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("draftwise.hosts.vllm.model.MOST_HELD", 12)
     own = Own(head=True)
@@ -401,6 +434,17 @@ def test_states_that_wait_too_long_are_read(monkeypatch: pytest.MonkeyPatch) -> 
         engine.step(stub.ask)
         most = max(most, max((state.waiting for state in stub.proposer.model.requests.values()), default=0))
     assert own.calls >= 4 and most <= 12
+
+
+@pytest.mark.parametrize(("name", "reads"), [("vllm:eagle:/m", True), ("vllm:draft_model:/m", False)])
+def test_a_head_reads_the_rest_of_a_text_whose_blocks_stay_in_the_cache(name: str, reads: bool) -> None:
+    own = Own(head=reads)
+    stub = Stub(own, f"{name},ngram", "static-3?drafter=ngram", prefixes=True)
+    engine = Engine(target_law, seats=3)
+    for k in range(3):
+        engine.add(f"{k}", [10, 11, 12], 12)
+    stub.serve(engine)
+    assert own.calls == (1 if reads else 0), "one pass for all that end in a step"
 
 
 def test_a_lookup_of_vllm_drafts_from_the_engines_texts(monkeypatch: pytest.MonkeyPatch) -> None:

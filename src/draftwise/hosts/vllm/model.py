@@ -34,6 +34,7 @@ class ModelDrafter:
     """
 
     begins_cascades = False  # its draft is one call: a lookup cannot take over within it
+    has_probabilities = False  # that a stop rule could read: vLLM keeps them
 
     def __init__(
         self, name: EngineDrafter, proposer: Any, key_of: Callable[[int], Any], group: Any = None
@@ -45,6 +46,7 @@ class ModelDrafter:
         self.requests: dict[str, ReadState] = {}
         self.rows: dict[str, int] = {}
         self.probabilities: dict[str, Tensor] = {}
+        self.ended: set[str] = set()
         self.blocks: FilledBlocks | None = None
         self.passes = self.tokens_read = 0
         self._grades = False  # from the first call of `grade` on the guesses of all positions are kept
@@ -58,6 +60,7 @@ class ModelDrafter:
         self.step, self.batch = step, step.runner.input_batch
         self.metadata, self.sampling = given["common_attn_metadata"], given["sampling_metadata"]
         self.probabilities.clear()
+        self.ended.clear()
         self.rows = {key: row for row, key in enumerate(self.batch.req_ids)}
         for key in [key for key in self.requests if key not in self.rows and not step.is_alive(key)]:
             del self.requests[key]
@@ -97,7 +100,7 @@ class ModelDrafter:
 
         None if no token was sampled: all drafts are then deterministic for vLLM.
         """
-        self._read([key for key in self.rows if self.requests[key].waiting > MOST_HELD])
+        self._read([key for key in self.rows if key in self.ended or self.requests[key].waiting > MOST_HELD])
         self._tell(None)
         if not self.probabilities:
             return None
@@ -142,13 +145,12 @@ class ModelDrafter:
         return grades
 
     def close(self, request: Request) -> None:
-        """Read the rest of a text that has ended in this step, whose blocks others may find in the cache."""
-        key = self.key_of(request.id)
-        state = self.requests.get(key)
-        if state is None or key not in self.rows or not self.reads_states:
-            return
-        if self.step.runner.cache_config.enable_prefix_caching and state.read < state.end:
-            self._read([key])
+        """Note a text that has ended: `end` reads the rest of it, as others may find its blocks in the cache.
+
+        A draft model could read it later.
+        """
+        if self.reads_states and self.step.runner.cache_config.enable_prefix_caching:
+            self.ended.add(self.key_of(request.id))
 
     # -- passes of the model -----------------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ class NgramDrafter:
         UserError: this vLLM has none.
     """
 
+    has_probabilities = False
+
     def __init__(self, name: EngineDrafter, config: Any) -> None:
         self.longest = int(config.speculative_config.num_speculative_tokens)
         self.least = float(name.least)
