@@ -34,6 +34,7 @@ TORCH = (
     "targets",
     "train",
     "hosts.transformers",
+    "hosts.vllm.model",
     "measure.bench.transformers",
     "measure.bench.compiled",
 )

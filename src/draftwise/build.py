@@ -204,7 +204,8 @@ def composed(team: dict[str, Drafter], policy: PolicySpec) -> dict[str, Drafter]
     if not weighs_cascades(policy):
         return team
     lookups = [name for name, drafter in team.items() if isinstance(drafter, Matcher)]
-    models = [name for name, drafter in team.items() if isinstance(drafter, Grader) and name not in lookups]
+    graders = [name for name, drafter in team.items() if isinstance(drafter, Grader) and name not in lookups]
+    models = [name for name in graders if getattr(team[name], "begins_cascades", True)]
     cascades = map(parse_drafter, name_cascades(models, lookups, team))
     return team | {spec.text: registry.build("drafters", spec, spec.path) for spec in cascades}
 

@@ -43,6 +43,11 @@ def proposer(llm: Any) -> Any:
     return core.model_executor.driver_worker.worker.model_runner.drafter
 
 
+def ours(llm: Any) -> Any:
+    """Draftwise's proposer in an engine of this process, as vLLM's or beside it."""
+    return getattr(proposer(llm), "draftwise", proposer(llm))
+
+
 def encode(llm: Any, text: str) -> list[int]:
     """Token ids in the chat template."""
     messages = [{"role": "user", "content": text}]

@@ -1,7 +1,9 @@
 """Compare texts decoded with Draftwise inside vLLM with vLLM's own, token by token.
 
 Run it in an environment with vLLM (`scripts/setup-vllm` makes one): for each drafter alone, and for a random
-drafter in every step, the prompts of Spec-Bench at every concurrency, greedy, in float32.
+drafter in every step, the prompts of Spec-Bench at every concurrency, greedy, in float32. With `--own` the
+drafters are vLLM's: its n-gram lookup, and in an engine each a draft model, an EAGLE head, and an EAGLE-3
+head of random weights, which is always wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from studies.common import vllm
+from studies.common import heads, vllm
 from studies.common.command import again, command, listed, numbers, start
 from studies.common.prompts import spread
 
@@ -32,10 +34,13 @@ def main() -> int:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--concurrency", type=numbers, default="1,8", help="with commas between them")
     parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--own", action="store_true", help="vLLM's own drafters")
     parser.add_argument("--one", help=SUPPRESS)
     options = parser.parse_args()
     cores = "|".join(map(str, range(options.tensor_parallel))) if options.tensor_parallel > 1 else None
     os.environ.update(vllm.settings(level="WARNING", cores=cores))
+    if options.tensor_parallel == 1:
+        vllm.in_this_process()
     if options.one is not None:
         way = json.loads(options.one)
         Path(way["out"]).write_text(json.dumps(write(options, way)))
@@ -45,24 +50,38 @@ def main() -> int:
 
 def compare(options: Namespace) -> int:
     """Every way of drafting against none, each in a process of its own; 1 if any text differs."""
-    names = options.drafters
-    ways: list[dict[str, Any]] = [{"drafters": [name], "policy": "static-5"} for name in names]
-    ways.append({"drafters": names, "policy": "random"})
-    worst = 0
-    for concurrency in options.concurrency:
-        plain = child({"concurrency": concurrency})["texts"]
+    with tempfile.TemporaryDirectory() as folder:
+        teams = own_teams(Path(folder)) if options.own else [options.drafters]
+        ways = [{"drafters": names, "policy": "random"} for names in teams]
+        if not options.own:
+            ways[:0] = [{"drafters": [name], "policy": "static-5"} for name in options.drafters]
+        plain, worst = child({})["texts"], 0
         for way in ways:
             start = perf_counter()
-            result = child(way | {"concurrency": concurrency})
-            same = sum(a == b for a, b in zip(plain, result["texts"], strict=True))
-            worst |= same < len(plain)
-            name = ",".join(way["drafters"]) + " " + way["policy"]
-            took = perf_counter() - start
-            drafted = result["totals"].get("arms", {})
+            told = child(way)
+            took, drafted = perf_counter() - start, told["totals"].get("drafters", {})
+            name = f"{','.join(way['drafters'])} {way['policy']}".replace(folder, "")
+            for level, texts in told["texts"].items():
+                same = sum(a == b for a, b in zip(plain[level], texts, strict=True))
+                worst |= same < len(texts)
+                print(f"concurrency {level}  {name:45} {same}/{len(texts)} identical", flush=True)
+            counts = {
+                name.replace(folder, ""): (count["num_draft_tokens"], count["num_accepted_tokens"])
+                for name, count in drafted.items()
+            }
             print(
-                f"concurrency {concurrency}  {name:45} {same}/{len(plain)} identical  {took:.0f} s  {drafted}"
+                f"  {took:.0f} s; tokens drafted and accepted, of {told['steps']} steps: {counts}", flush=True
             )
+            if told["passes"]:
+                print(f"  {told['passes']} calls of vLLM's own model", flush=True)
     return worst
+
+
+def own_teams(folder: Path) -> list[list[str]]:
+    """Return drafters of which one is a model that vLLM loads, with those that draft beside it."""
+    good, bad = heads.write_eagle(folder / "eagle"), heads.write_random_eagle3(folder / "eagle3")
+    models = ["vllm:draft_model:zoo:general", f"vllm:eagle:{good}", f"vllm:eagle3:{bad}"]
+    return [*([model, "ngram"] for model in models), ["vllm:ngram?min=2", "suffix"]]
 
 
 def child(way: dict[str, Any]) -> dict[str, Any]:
@@ -76,23 +95,26 @@ def child(way: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(options: Namespace, way: dict[str, Any]) -> dict[str, Any]:
-    """All texts by one engine."""
-    from vllm import SamplingParams
+    """All texts by one engine, for every number of requests in flight."""
+    from draftwise.hosts.vllm import totals, vllm_arguments
 
-    import draftwise
-    from draftwise.hosts.vllm import totals
-
-    config = None
+    more: dict[str, Any] = {
+        "tensor_parallel_size": options.tensor_parallel,
+        "enable_prefix_caching": True,
+    }
     if "drafters" in way:
-        config = draftwise.vllm_config(drafters=way["drafters"], policy=way["policy"])
-    more = {"tensor_parallel_size": options.tensor_parallel, "enable_prefix_caching": True}
-    llm = vllm.engine(options.target, config, batch=way["concurrency"], **more)
-    ids = vllm.prompts(llm, spread(options.prompts), options.max_new_tokens)
-    greedy = SamplingParams(temperature=0.0, max_tokens=options.max_new_tokens)
-    outputs = llm.generate([{"prompt_token_ids": i} for i in ids], greedy, use_tqdm=False)
+        more |= vllm_arguments(drafters=way["drafters"], policy=way["policy"])
+    speculative = more.pop("speculative_config", None)
+    llm = vllm.engine(options.target, speculative, batch=max(options.concurrency), **more)
+    ids, most = vllm.prompts(llm, spread(options.prompts), options.max_new_tokens), options.max_new_tokens
+    texts = {level: vllm.write(llm, ids, level, most) for level in options.concurrency}
+    ours = vllm.ours(llm) if options.tensor_parallel == 1 and speculative else None
+    counts = ours.follower.totals() if ours else totals(llm) if speculative else {}
     return {
-        "texts": [list(o.outputs[0].token_ids) for o in outputs],
-        "totals": totals(llm) if config else {},
+        "texts": texts,
+        "totals": counts,
+        "steps": counts.get("num_steps", 0),
+        "passes": ours.model.passes if ours and ours.model else 0,
     }
 
 

@@ -204,6 +204,10 @@ class Follower:
         self.tally.overhead += self._ended - start - drafting
         return [drafts.get(row.key, []) for row in rows]
 
+    def key(self, request: int) -> Hashable:
+        """Return the engine's key of an open request, by its id here."""
+        return self._keys[request]
+
     def totals(self) -> dict[str, Any]:
         """Return the counts by drafter since the start, for JSON."""
         return self.tally.as_dict(self.pool.faults)
@@ -330,9 +334,9 @@ class Follower:
 
     def _end(self, request: Request) -> None:
         del self.open[request.id]
-        del self._requests[self._keys.pop(request.id)]
         self.barrier.close(request)
         self.pool.close(request)
+        del self._requests[self._keys.pop(request.id)]
 
 
 def verified_part(row: Row, draft: Draft) -> Draft:

@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.core import REGISTRY, CounterMetricFamily
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from .options import HOME
+from .options import EXTENSION, HOME
 from .report import path_of, read
 
 COUNTS = {
@@ -61,8 +61,8 @@ class StatLogger(StatLoggerBase):  # type: ignore[misc,unused-ignore]
     """Installs the collector in vLLM's front-end process if the engine uses Draftwise."""
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
-        config = vllm_config.speculative_config
-        if config is not None and str(config.model).startswith(HOME):
+        config, workers = vllm_config.speculative_config, vllm_config.parallel_config.worker_extension_cls
+        if config is not None and (str(config.model).startswith(HOME) or workers.startswith(EXTENSION)):
             path, model = path_of(vllm_config.instance_id, engine_index), vllm_config.model_config
             REGISTRY.register(DrafterMetrics(path, str(model.served_model_name), engine_index))
 

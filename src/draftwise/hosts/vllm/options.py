@@ -14,8 +14,10 @@ from ...errors import UserError
 from ...policies.catalogue import default, method
 from ...specs import parse_drafter, split_names
 from ..follow import check_chains
+from .names import is_own, own_model
 
 HOME = "draftwise.hosts.vllm.Proposer"
+EXTENSION = "draftwise.hosts.vllm.Extension"  # of vLLM's workers, where a model of its own drafts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +55,23 @@ class Options:
 
     @property
     def name(self) -> str:
-        """The class name that vLLM loads: the part after the last dot is the class, so dots are encoded."""
+        """The proposer's class name that vLLM loads."""
+        return self.name_in(HOME)
+
+    def name_in(self, home: str) -> str:
+        """Return a class name with the options; their dots are encoded, as the last one begins the class."""
         values = {"drafters": ",".join(self.drafters), "policy": self.policy, "state": self.state}
         values |= {"seed": str(self.seed) if self.seed else ""}
         pairs = [f"{key}={quote(value, safe=',:/')}" for key, value in values.items() if value]
-        return f"{HOME}?{'&'.join(pairs).replace('.', '%2E')}"
+        return f"{home}?{'&'.join(pairs).replace('.', '%2E')}"
 
     @property
     def longest(self) -> int:
         """The longest draft that the policy may request."""
+        own_model(self.drafters)
         for drafter in self.drafters:
-            _stands_alone(drafter)
+            if not is_own(drafter):
+                _stands_alone(drafter)
         policy = method(self.policy or default(self.drafters), list(self.drafters)).policy
         check_chains(policy, self.drafters)
         return max(arm.length for arm in policy.arms)
@@ -82,8 +90,56 @@ def vllm_config(
     argument of `vllm serve --speculative-config`. It can be made without vLLM.
 
     Raises:
-        UserError: an unknown policy or option, or a policy that never drafts, or drafts trees.
+        UserError: an unknown policy or option, a policy that never drafts, or drafts trees, or a drafter
+            whose model vLLM loads: see `vllm_arguments`.
     """
+    options, longest = _options(drafters, policy, state, seed)
+    if (own := own_model(options.drafters)) is not None:
+        raise UserError(
+            f"drafter {own.text}: vLLM loads its model; pass LLM(MODEL, **vllm_arguments(drafters=...)), of "
+            "draftwise.hosts.vllm"
+        )
+    return {"method": "custom_class", "model": options.name, "num_speculative_tokens": longest}
+
+
+def vllm_arguments(
+    *,
+    drafters: str | Sequence[str] = ("ngram", "suffix"),
+    policy: str = "",
+    state: str | Path | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The arguments that run Draftwise inside vLLM with vLLM's own drafters: `LLM(MODEL, **arguments)`.
+
+    One of the drafters may be a model that vLLM loads and whose KV cache it manages:
+    `vllm:draft_model:PATH`, `vllm:eagle:PATH`, `vllm:eagle3:PATH`, `vllm:mtp`. Without such a drafter it is
+    `vllm_config` under its name.
+
+    Raises:
+        UserError: as `vllm_config`; or two such models.
+    """
+    options, longest = _options(drafters, policy, state, seed)
+    own = own_model(options.drafters)
+    if own is None:
+        return {"speculative_config": vllm_config(drafters=drafters, policy=policy, state=state, seed=seed)}
+    config: dict[str, Any] = {"method": own.method, "num_speculative_tokens": longest}
+    if own.path:
+        from ...models.load import resolve
+
+        config["model"] = resolve(own.path)
+    if own.sample:
+        config["draft_sample_method"] = "probabilistic"
+    return {
+        "speculative_config": config,
+        "worker_extension_cls": options.name_in(EXTENSION),
+        "async_scheduling": False,  # the policy decides from the step's own tokens
+    }
+
+
+def _options(
+    drafters: str | Sequence[str], policy: str, state: str | Path | None, seed: int
+) -> tuple[Options, int]:
+    """Return the options, checked, and the longest draft that they may request."""
     names = split_names(drafters, "drafters")
     wrong = [d for d in names if not isinstance(d, str) or not d or "," in d]
     if wrong:
@@ -95,7 +151,7 @@ def vllm_config(
     longest = options.longest
     if not longest:
         raise UserError("this policy never drafts: start vLLM without a speculative_config")
-    return {"method": "custom_class", "model": options.name, "num_speculative_tokens": longest}
+    return options, longest
 
 
 def _stands_alone(drafter: str) -> None:

@@ -12,8 +12,10 @@ from time import monotonic, time
 from typing import Any
 
 from ...policies.catalogue import default
+from ...specs import DrafterSpec
 from ...state.file import StateFile, usable
 from ..follow import Follower
+from .names import is_own
 from .options import Options
 
 SAVE_SECONDS = 30.0  # between two saves while texts end
@@ -47,7 +49,7 @@ class Reporter:
             path = Path(options.state)
             path = usable(path.with_name(f"{path.stem}.{rank}{path.suffix}") if rank else path)
             name = options.policy or default(options.drafters)
-            drafters = {d: d for d in options.drafters}
+            drafters = {d: DrafterSpec("vllm", text=d) if is_own(d) else d for d in options.drafters}
             target = config.model_config.model
             state = StateFile.of(path, follower.policy, name=name, target=target, drafters=drafters)
         reporter = cls(follower, state, path_of(config.instance_id, rank))

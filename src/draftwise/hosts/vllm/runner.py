@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 from ..follow import Row
 
 RUNNER = "vllm.v1.worker.gpu_model_runner"
+MODELS = "vllm.v1.spec_decode.llm_base_proposer"
+BESIDE = "draftwise"  # the attribute of vLLM's own proposer that has ours
 Texts = dict[int, tuple[int, NDArray[np.int32]]]  # by request its row and its text
 
 
@@ -101,7 +104,9 @@ def attach(name: str) -> bool:
     """Make the model runner announce every step to its proposer before the call: `drafter.<name>(step)`.
 
     vLLM gives a proposer no request ids (0.32, 0.33), so its runner's method is wrapped, once per process.
-    Returns False if there is no such runner; requests are then identified by their texts.
+    Where vLLM's own proposer has one of ours beside it, ours is called in its place: `drive(step, given)`,
+    with the arguments of the method by name. Returns False if there is no such runner; requests are then
+    identified by their texts.
     """
     try:
         runner = import_module(RUNNER).GPUModelRunner
@@ -110,16 +115,44 @@ def attach(name: str) -> bool:
         return False
     if getattr(ask, "draftwise", False):
         return True
+    arguments = signature(ask)
 
     @wraps(ask)
     def propose(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        step = Step(self, scheduler_output)
+        if (ours := getattr(self.drafter, BESIDE, None)) is not None:
+            return ours.drive(step, arguments.bind(self, scheduler_output, *args, **kwargs).arguments)
         listen = getattr(self.drafter, name, None)
         if listen is not None:
-            listen(Step(self, scheduler_output))
+            listen(step)
         return ask(self, scheduler_output, *args, **kwargs)
 
     propose.draftwise = True  # type: ignore[attr-defined]
     runner.propose_draft_token_ids = propose
+    return True
+
+
+def attach_beside(build: Callable[[Any, Any], Any]) -> bool:
+    """Put one of our proposers beside vLLM's own when that has loaded its model: `build(own, target)`.
+
+    It is None for an engine that does not use Draftwise. Wraps `SpecDecodeBaseProposer.load_model`, once per
+    process. Returns False if there is no such class.
+    """
+    try:
+        kind = import_module(MODELS).SpecDecodeBaseProposer
+        load = kind.load_model
+    except (ImportError, AttributeError):
+        return False
+    if getattr(load, "draftwise", False):
+        return True
+
+    @wraps(load)
+    def load_model(self: Any, target_model: Any, *args: Any, **kwargs: Any) -> None:
+        load(self, target_model, *args, **kwargs)
+        setattr(self, BESIDE, build(self, target_model))
+
+    load_model.draftwise = True  # type: ignore[attr-defined]
+    kind.load_model = load_model
     return True
 
 
