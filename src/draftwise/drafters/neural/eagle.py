@@ -43,6 +43,16 @@ class PairDrafter(HeadDrafter):
         self.runner = ModelRunner(PairModel(head), traits=Traits())
         self.chunk = 96 if self.runner.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
 
+    @property
+    def pass_kind(self) -> str:
+        """How passes are run at present."""
+        return self.runner.executor.kind
+
+    @property
+    def setup_seconds(self) -> float:
+        """Seconds of work that is done once, such as compiling passes: no price of a draft."""
+        return self.runner.setup_seconds
+
     def close(self, request: Request) -> None:
         """Free the request's row."""
         self.runner.close(request.id)

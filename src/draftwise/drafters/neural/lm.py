@@ -118,6 +118,11 @@ class LMDrafter:
         """How passes are run at present."""
         return self.runner.executor.kind
 
+    @property
+    def setup_seconds(self) -> float:
+        """Seconds of work that is done once, such as compiling passes: no price of a draft."""
+        return self.runner.setup_seconds
+
     def hint(self, request: Request) -> float:
         """Return 1: it is always ready."""
         return 1.0

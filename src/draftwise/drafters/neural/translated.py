@@ -88,6 +88,11 @@ class TranslatedDrafter:
         """How passes are run at present."""
         return str(getattr(self.inner, "pass_kind", ""))
 
+    @property
+    def setup_seconds(self) -> float:
+        """Seconds of work that the model has done once, such as compiling its passes."""
+        return float(getattr(self.inner, "setup_seconds", 0.0))
+
     def hint(self, request: Request) -> float:
         """Return the model's hint."""
         return float(self.inner.hint(request))

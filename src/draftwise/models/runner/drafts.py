@@ -30,6 +30,11 @@ class DraftShape(NamedTuple):
     is_cut: bool  # by top-k, top-p or min-p
     has_signals: bool
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What the code of the draft depends on beside sizes."""
+        return ("draft", *(name for name in ("is_sampled", "is_cut", "has_signals") if getattr(self, name)))
+
 
 @dataclass(slots=True)
 class DraftInput:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from ....core.passes import PassInfo
-from ....errors import DraftwiseWarning
+from ....errors import DraftwiseWarning, one_line
 from ...attention import shared_heads
 from ...compiled.blueprint import Unfit
 from ...compiled.trace import PassLayer
@@ -33,6 +33,7 @@ from ...compiled.trial import compare, finish
 from ..drafts import MOST_STEPS, DraftInput, DraftOutput, DraftShape, read_numbers, run_draft, settings_of
 from ..passes import Executor, PassInput, PassOutput
 from ..runner import ModelRunner
+from .device_capture import Capture, DeviceCapture, Function, NoRoom, Replay
 
 LOG = getLogger(__name__)
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -40,11 +41,6 @@ ROWS = (1, 2, 4, 8, 16, 32)
 FIRST_SLOTS = 512  # the first class of visible slots; each further one is twice as long
 MOST_GRAPHS = 96  # kept at once, the latest used
 LIKELY = 16  # widths up to this one are captured before the first text
-
-Function = Callable[..., tuple[Tensor, ...]]
-Replay = Callable[[], tuple[Tensor, ...]]
-Capture = Callable[[Function, Sequence[Tensor]], Replay]
-"""Makes a replay of a function of tensors that never move; the next replay overwrites its outputs."""
 
 
 class PassShape(NamedTuple):
@@ -54,6 +50,11 @@ class PassShape(NamedTuple):
     width: int
     slots: int
     has_tree: bool
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What the code of the pass depends on beside sizes."""
+        return ("pass", self.has_tree)
 
 
 class Numbers:
@@ -76,7 +77,7 @@ class Numbers:
         """Copy the matrix to the device."""
         self.device.copy_(self.host, non_blocking=True)
         if self.copied is not None:
-            self.copied.record()
+            self.copied.record(torch.cuda.current_stream(self.device.device))
 
 
 @dataclass(slots=True)
@@ -109,7 +110,8 @@ class CudaGraphs(Executor):
         self.version = -1  # of the buffers that the graphs read
         self.spans: dict[int, Tensor] = {}
         self.captures = 0
-        self.is_full = False  # after a capture that failed
+        self.is_full = False  # after a capture that found no memory
+        self.refused: dict[tuple[object, ...], str] = {}  # kinds that could not be captured, and why
 
     @torch.inference_mode()
     def try_run(self, runner: ModelRunner, given: PassInput) -> PassOutput | None:
@@ -226,8 +228,9 @@ class CudaGraphs(Executor):
         if shape in self.graphs:
             captured = self.graphs[shape] = self.graphs.pop(shape)  # the latest
             return captured
-        if self.is_full:
+        if self.is_full or shape.kind in self.refused:
             return None
+        begin = perf_counter()
         while len(self.graphs) >= MOST_GRAPHS:
             del self.graphs[next(iter(self.graphs))]
         numbers = Numbers(shape.rows, columns, dtype, runner.device)
@@ -241,13 +244,24 @@ class CudaGraphs(Executor):
             inputs.append(logits)
         try:
             replay = self.capture(function, [*inputs, *tensors])
-        except RuntimeError as error:  # no memory, or code that waits for the host
-            LOG.warning("further shapes of passes are eager: %s", next(iter(str(error).splitlines()), ""))
-            self.is_full = True
+        except Exception as error:  # no memory, or whatever the model's code raises; eager passes still run
+            self._refuse(shape, error)
             return None
+        finally:
+            runner.setup_seconds += perf_counter() - begin
         self.captures += 1
         self.graphs[shape] = captured = Captured(replay, numbers, logits)
         return captured
+
+    def _refuse(self, shape: PassShape | DraftShape, error: Exception) -> None:
+        """Leave further passes eager: all without memory, else those of this kind."""
+        reason = one_line(error)
+        if isinstance(error, (torch.OutOfMemoryError, NoRoom)):
+            self.is_full = True
+            LOG.warning("no further shapes of passes become graphs: %s", reason)
+        else:
+            self.refused[shape.kind] = reason
+            LOG.warning("%s runs without a graph: %s", " ".join(map(str, shape.kind)), reason)
 
     def _fill(self, array: NDArray[Any], runner: ModelRunner, given: PassInput, shape: PassShape) -> None:
         """Write lengths of rows, token ids, and parents within the pass.
@@ -407,59 +421,51 @@ def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
     }
 
 
-class DeviceCapture:
-    """Captures functions on the GPU, in memory that all graphs of one runner share."""
-
-    def __init__(self) -> None:
-        self.pool: Any = None
-
-    def __call__(self, function: Function, inputs: Sequence[Tensor]) -> Replay:
-        """Run the function, which prepares its kernels, then record it."""
-        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            function(*inputs)
-        current.wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            outputs = function(*inputs)
-        self.pool = self.pool or graph.pool()
-
-        def replay() -> tuple[Tensor, ...]:
-            graph.replay()
-            return outputs
-
-        return replay
-
-
 class Capturer:
     """Provides a runner on a GPU with CUDA graphs, or says in `state` why its passes stay eager."""
 
     def __init__(self, runner: ModelRunner, mode: str) -> None:
-        self.runner, self.mode, self.state = runner, mode, "eager"
+        self.runner, self.mode, self.reason = runner, mode, ""
+        self.seconds = 0.0  # of the captures before the first text
+        self.capture = DeviceCapture(runner.device)
         self.restart()
+
+    @property
+    def state(self) -> str:
+        """How passes are run, in one line."""
+        graphs = self.runner.executor
+        if not isinstance(graphs, CudaGraphs):
+            return f"eager: {self.reason}"
+        size = f"{self.capture.bytes >> 20} MiB"
+        parts = [f"{graphs.captures} captured, the first in {self.seconds:.1f} s, in {size}"]
+        if graphs.is_full:
+            parts.append("no memory for more")
+        parts += [f"{' '.join(map(str, kind))} without: {reason}" for kind, reason in graphs.refused.items()]
+        return f"CUDA graphs: {'; '.join(parts)}"
 
     def restart(self) -> None:
         """Capture the likely passes, compare their logits with those of eager passes, and use them."""
         runner = self.runner
         runner.executor = runner.eager
         try:
-            self.state = self._use_graphs(runner)
-        except (Unfit, RuntimeError) as reason:  # code that waits for the host, or no memory
+            self._use_graphs(runner)
+        except Exception as reason:  # whatever the model's code raises, its passes stay eager
             runner.executor = runner.eager
-            self.state = f"eager: {next(iter(str(reason).splitlines()), '')[:160]}"
+            self.reason = str(reason) if isinstance(reason, Unfit) else one_line(reason)
             if self.mode == "on":
                 warnings.warn(f"passes are {self.state}", DraftwiseWarning, stacklevel=2)
         LOG.info("%s", self.state)
 
-    def _use_graphs(self, runner: ModelRunner) -> str:
+    def _use_graphs(self, runner: ModelRunner) -> None:
         if len({p.device for p in runner.model.parameters()}) > 1:
             raise Unfit("its weights are on several devices")
-        begin, before = perf_counter(), torch.cuda.memory_allocated()
-        finish(compare(runner, CudaGraphs(runner, capture=DeviceCapture())))
-        graphs = CudaGraphs(runner, capture=DeviceCapture())
+        begin = perf_counter()
+        trial = CudaGraphs(runner, capture=self.capture)
+        finish(compare(runner, trial))
+        if trial.refused or trial.is_full:
+            raise Unfit(next(iter(trial.refused.values()), "no memory for graphs"))
+        trial.graphs.clear()
+        graphs = CudaGraphs(runner, capture=self.capture)
         runner.use(graphs)
         graphs.prepare(runner)
-        torch.cuda.synchronize()
-        seconds, more = perf_counter() - begin, (torch.cuda.memory_allocated() - before) / 2**20
-        return f"CUDA graphs: {graphs.captures} captured in {seconds:.1f} s, {more:.0f} MiB with the KV cache"
+        self.seconds = perf_counter() - begin
