@@ -144,6 +144,14 @@ def no_token() -> UserError:
     )
 
 
+def whole_vocabulary(logits: Tensor, ids: Tensor | None, vocab_size: int) -> Tensor:
+    """Return logits over the target's vocabulary, -inf for tokens outside a draft vocabulary of `ids`."""
+    if ids is None:
+        return logits
+    whole = logits.new_full((*logits.shape[:-1], vocab_size), -torch.inf)
+    return whole.index_copy_(-1, ids, logits)
+
+
 NO_TOKEN = -1  # a value in `choices`
 BLOCK = 64  # probabilities that are added before one of them is looked for
 

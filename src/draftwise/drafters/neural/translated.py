@@ -69,7 +69,8 @@ class TranslatedDrafter:
             raise UserError("vocabulary=shared: the vocabularies share no token, choose vocabulary=text")
         self.way = "text" if vocabulary == "auto" and share < ENOUGH else vocabulary
         self.pairs = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
-        self.allowed = torch.zeros(inner.vocab_size, dtype=torch.bool).index_fill(0, self.pairs[:, 1], True)
+        allowed = torch.zeros(inner.vocab_size, dtype=torch.bool).index_fill(0, self.pairs[:, 1], True)
+        self.allowed = allowed.to(getattr(getattr(inner, "runner", None), "device", "cpu"))
         self.target_ids = {drafted: token for token, drafted in pairs}
         self.views: dict[int, TextView] = {}
 

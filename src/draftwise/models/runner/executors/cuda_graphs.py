@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
@@ -29,7 +29,8 @@ from ....errors import DraftwiseWarning, one_line
 from ...attention import shared_heads
 from ...compiled.blueprint import Unfit
 from ...compiled.trace import PassLayer
-from ...compiled.trial import compare, finish
+from ...compiled.trial import compare, finish, made_up_states
+from ...distributions import whole_vocabulary
 from ..drafts import MOST_STEPS, DraftInput, DraftOutput, DraftShape, read_numbers, run_draft, settings_of
 from ..passes import Executor, PassInput, PassOutput
 from ..runner import ModelRunner
@@ -82,11 +83,11 @@ class Numbers:
 
 @dataclass(slots=True)
 class Captured:
-    """A graph and the inputs that change from one replay to the next."""
+    """A graph and the inputs that change from one replay to the next: numbers, and tensors of the device."""
 
     replay: Replay
     numbers: Numbers
-    logits: Tensor | None = None
+    tensors: Sequence[Tensor]
 
 
 class CudaGraphs(Executor):
@@ -132,11 +133,15 @@ class CudaGraphs(Executor):
             tree=shape.has_tree,
         )
         columns = shape.width * (2 if shape.has_tree else 1) + 1
+        function = partial(run_pass, runner, shape, tuple(self.layers))
         captured = self._captured(
-            runner, shape, partial(run_pass, runner, shape, tuple(self.layers)), columns, torch.long
+            runner, shape, function, columns, torch.long, partial(_blank_states, runner, shape)
         )
         if captured is None:
             return None
+        if given.states is not None:
+            captured.tensors[0].zero_()  # a NaN would spread even from what only pads
+            captured.tensors[0][:count, :width].copy_(given.states)
         self._fill(captured.numbers.write(), runner, given, shape)
         captured.numbers.send()
         logits, *states = captured.replay()
@@ -156,7 +161,8 @@ class CudaGraphs(Executor):
     def try_draft(self, runner: ModelRunner, given: DraftInput) -> DraftOutput | None:
         """Draft tokens for the first rows in one replay; None if there is no graph for it."""
         count, lengths = len(given.logits), runner.cached_lengths
-        if count > ROWS[-1] or given.steps > MOST_STEPS or runner.layers or runner.training:
+        returns_states = bool(runner.layers) and not runner.reads_states
+        if count > ROWS[-1] or given.steps > MOST_STEPS or returns_states or runner.training:
             return None
         rows = ROWS[bisect_left(ROWS, count)]
         shape = DraftShape(
@@ -166,22 +172,33 @@ class CudaGraphs(Executor):
             any(one is not None for one in given.uniforms),
             any(one.top_k or one.top_p < 1.0 or one.min_p for one in given.sampling),
             given.has_signals,
+            given.allowed is not None,
         )
         begin = perf_counter()
         function = partial(
-            _draft, runner, shape, tuple(self.layers), given.vocab_size, given.size, given.allowed
+            _draft, runner, shape, tuple(self.layers), given.vocab_size, given.size, given.allowed, given.ids
         )
-        captured = self._captured(runner, shape, function, 5 + given.steps, torch.float64, given.logits)
-        if captured is None or captured.logits is None:
+        before = [part for part in (given.logits, given.states) if part is not None]
+        captured = self._captured(
+            runner,
+            shape,
+            function,
+            5 + given.steps,
+            torch.float64,
+            lambda: [part.new_zeros(rows, part.shape[1]) for part in before],
+        )
+        if captured is None:
             return None
         array = captured.numbers.write()
         array[:, 0] = 0
         array[: len(lengths[:rows]), 0] = lengths[:rows]
         array[:, 1:] = settings_of(given, rows)
         captured.numbers.send()
-        captured.logits[:count].copy_(given.logits)
+        for held, new in zip(captured.tensors, before, strict=True):
+            held[:count].copy_(new)
         numbers, *tensors = captured.replay()
-        output = read_numbers(numbers[:count], *(part[:count].clone() for part in tensors))
+        raw, *kept = (part[:count].clone() for part in tensors)
+        output = read_numbers(numbers[:count], raw, kept, shape)
         for row in range(count):
             lengths[row] += given.steps - 1
         runner.seconds += perf_counter() - begin
@@ -196,7 +213,8 @@ class CudaGraphs(Executor):
         scratch.open(0)
         for width in WIDTHS[: WIDTHS.index(LIKELY) + 1]:
             scratch.cached_lengths[0] = 0
-            scratch.forward(PassInput(0, [[0] * width], width))
+            states = runner.blank_states(1, width) if runner.reads_states else None
+            scratch.forward(PassInput(0, [[0] * width], width, states=states))
         scratch.close(0)
 
     def _shape(self, runner: ModelRunner, given: PassInput) -> PassShape | None:
@@ -218,9 +236,9 @@ class CudaGraphs(Executor):
         function: Function,
         columns: int,
         dtype: torch.dtype,
-        logits: Tensor | None = None,
+        make_more: Callable[[], list[Tensor]],
     ) -> Captured | None:
-        """The graph of a function of numbers, slots and the KV cache; None if that fails."""
+        """The graph of a function of numbers, slots, more tensors and the KV cache; None if that fails."""
         tensors = self._cache_tensors(runner, shape)
         if self.version != runner.cache.plan.buffers:
             self.graphs.clear()
@@ -238,10 +256,8 @@ class CudaGraphs(Executor):
         array, lengths = numbers.write(), runner.cached_lengths[: shape.rows]
         array[: len(lengths), 0] = lengths
         numbers.send()
-        inputs = [numbers.device, self._span(shape.slots, runner.device)]
-        if logits is not None:
-            logits = logits.new_zeros(shape.rows, logits.shape[1])
-            inputs.append(logits)
+        more = make_more()
+        inputs = [numbers.device, self._span(shape.slots, runner.device), *more]
         try:
             replay = self.capture(function, [*inputs, *tensors])
         except Exception as error:  # no memory, or whatever the model's code raises; eager passes still run
@@ -250,7 +266,7 @@ class CudaGraphs(Executor):
         finally:
             runner.setup_seconds += perf_counter() - begin
         self.captures += 1
-        self.graphs[shape] = captured = Captured(replay, numbers, logits)
+        self.graphs[shape] = captured = Captured(replay, numbers, more)
         return captured
 
     def _refuse(self, shape: PassShape | DraftShape, error: Exception) -> None:
@@ -300,6 +316,11 @@ class CudaGraphs(Executor):
         return self.spans[slots]
 
 
+def _blank_states(runner: ModelRunner, shape: PassShape) -> list[Tensor]:
+    """What a head reads beside tokens."""
+    return [runner.blank_states(shape.rows, shape.width)] if runner.reads_states else []
+
+
 def _slots_class(longest: int) -> int:
     return max(FIRST_SLOTS, 1 << (longest - 1).bit_length())
 
@@ -310,18 +331,22 @@ def run_pass(
     layers: Sequence[int],
     numbers: Tensor,
     span: Tensor,
-    *cache: Tensor,
+    *tensors: Tensor,
 ) -> tuple[Tensor, ...]:
     """A pass as a function of integers, shape (rows, 1 + width), or (rows, 1 + 2 width) with parents.
 
-    No number of a text is in its code, so that a recording of it runs every pass of its shape. Returns the
-    logits, shape (rows, width, vocabulary), and the hidden states that the runner was asked for.
+    `tensors` are what a head reads beside them, shape (rows, width, size), and the KV cache. No number of a
+    text is in the code, so that a recording of it runs every pass of its shape. Returns the logits, shape
+    (rows, width, vocabulary), and the hidden states that the runner was asked for.
     """
     parents = numbers[:, shape.width + 1 :] if shape.has_tree else None
     starts, ids = numbers[:, :1], numbers[:, 1 : shape.width + 1]
-    logits = call_model(runner, layers, ids, starts, parents, span, cache)
+    states, cache = (tensors[0], tensors[1:]) if runner.reads_states else (None, tensors)
+    output = call_model(runner, layers, ids, starts, parents, span, cache, states)
+    if runner.reads_states:
+        return output.logits, output.states
     hooks = runner.eager.hooks
-    return (logits, *(hooks.latest[layer] for layer in runner.layers)) if hooks else (logits,)
+    return (output.logits, *(hooks.latest[layer] for layer in runner.layers)) if hooks else (output.logits,)
 
 
 def call_model(
@@ -332,10 +357,12 @@ def call_model(
     parents: Tensor | None,
     span: Tensor,
     cache: Sequence[Tensor],
-) -> Tensor:
-    """Logits of tokens, shape (rows, width), that follow the first `starts` slots, shape (rows, 1).
+    states: Tensor | None,
+) -> Any:
+    """The output for tokens, shape (rows, width), that follow the first `starts` slots, shape (rows, 1).
 
-    `span` are the visible slots, `cache` keys and values of each of the `layers` in turn.
+    `span` are the visible slots, `cache` keys and values of each of the `layers` in turn, and `states` what a
+    head reads beside the tokens.
     """
     (rows, width), total = ids.shape, span.shape[0]
     slots = starts + span[:width]
@@ -354,9 +381,10 @@ def call_model(
     named: dict[str, Any] = {runner.cache_name: Cache(layers=parts), "use_cache": True}
     # Padding may be beyond the last position that the model has an embedding for.
     named |= {"position_ids": here.clamp(max=runner.max_length - 1), "attention_mask": mask}
+    if states is not None:
+        named |= {"states": states, "logits_to_keep": width}
     with shared_heads():
-        logits: Tensor = runner.model(input_ids=ids, **named).logits
-    return logits
+        return runner.model(input_ids=ids, **named)
 
 
 def _draft(
@@ -366,17 +394,26 @@ def _draft(
     vocab_size: int,
     size: int,
     allowed: Tensor | None,
+    drafted: Tensor | None,
     numbers: Tensor,
     span: Tensor,
     logits: Tensor,
-    *cache: Tensor,
+    *tensors: Tensor,
 ) -> tuple[Tensor, ...]:
+    """A draft as a function of settings, logits and, for a head, states; its last own ones are returned."""
     starts = numbers[:, :1].long()
+    states, cache = (tensors[0][:, None], tensors[1:]) if runner.reads_states else (None, tensors)
 
     def read(ids: Tensor, step: int) -> Tensor:
-        return call_model(runner, layers, ids, starts + step, None, span, cache)[:, 0]
+        nonlocal states
+        output = call_model(runner, layers, ids, starts + step, None, span, cache, states)
+        states = output.states if runner.reads_states else None
+        return whole_vocabulary(output.logits[:, 0], drafted, vocab_size)
 
-    return run_draft(read, shape, numbers[:, 1:], logits, vocab_size=vocab_size, size=size, allowed=allowed)
+    outputs = run_draft(
+        read, shape, numbers[:, 1:], logits, vocab_size=vocab_size, size=size, allowed=allowed
+    )
+    return outputs if states is None else (*outputs, states[:, 0])
 
 
 def ancestors(parents: Tensor) -> Tensor:
@@ -399,8 +436,6 @@ def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
     Raises:
         Unfit: the model's passes cannot be graphs.
     """
-    if runner.reads_states:
-        raise Unfit("it is a head, which reads states beside its tokens")
     if runner.stateful:
         raise Unfit("it keeps a state that cannot rewind")
     if not runner.guided:
@@ -411,7 +446,7 @@ def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
         raise Unfit("its masks depend on the prompt's length")
     scratch = runner.scratch()
     scratch.open(0)
-    scratch.forward(PassInput(0, [[0, 0]], 1))
+    scratch.forward(PassInput(0, [[0, 0]], 1, states=made_up_states(runner, 1, 2)))
     if any(layer.more for layer in scratch.cache.rows):
         raise Unfit("its cache holds more than keys and values")
     return {

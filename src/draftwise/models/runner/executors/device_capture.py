@@ -64,7 +64,9 @@ class DeviceCapture:
                 current.wait_stream(self.stream)
             self.bytes += max(0, free - self._free())
 
-        def replay() -> tuple[Tensor, ...]:
+        used = function, inputs  # a graph does not keep what it reads
+
+        def replay(used: object = used) -> tuple[Tensor, ...]:
             graph.replay()
             return places
 
