@@ -43,6 +43,7 @@ class Bench:
 
     def __init__(self, args: Namespace) -> None:
         self.args, self.device = args, "cpu" if args.cpu else "cuda"
+        self.state = "eager"  # how the passes of the latest decoder are run
 
     def wait(self) -> None:
         """Until the GPU has done everything."""
@@ -99,9 +100,10 @@ class Bench:
             compile="off",
             pack=False,
         )
+        self.state = "eager"
         if graphs:
             parts = [made.loop.target, *made.loop.pool.drafters.values()]
-            made.state_line = self.use_graphs(*(part for part in parts if hasattr(part, "runner")))
+            self.state = self.use_graphs(*(part for part in parts if hasattr(part, "runner")))
         return made
 
     def encoded(self, decoder: Any) -> list[list[int]]:
@@ -143,6 +145,8 @@ class Bench:
 
     def target(self, dtype: str, times: int = 1, layers: int = 12) -> Any:
         """The bundled target with more layers that add nothing, and wider: the same text, heavier passes."""
+        import torch
+
         from draftwise.models.load import load_model
         from studies.models.heavier import widened
 
@@ -151,7 +155,10 @@ class Bench:
             deepen(model, layers)
         if times > 1:
             widened(model, times)
-        return model.requires_grad_(False).to(self.device).train(False)
+        model.requires_grad_(False)
+        model.to(torch.device(self.device))  # type: ignore[arg-type]
+        model.train(False)
+        return model
 
 
 def deepen(model: Any, layers: int) -> None:

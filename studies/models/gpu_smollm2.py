@@ -7,7 +7,7 @@
 `pack` writes the model's GGUF file (98 MB), prompts and answers in parts of at most 40 MiB: a machine may
 often be sent no more than 64 MiB at once, the project's tree and wheels included. Send the parts one by one,
 the last with the wheels; `train` needs all of them in one folder, and the packages transformers, accelerate,
-gguf and rich. It trains until the minutes are over, with checkpoints beside the data, so that the same command
+gguf and rich. It trains until the minutes are over, with checkpoints beside the data: the same command
 continues. What it made, or the latest checkpoint, lies in OUT in parts of 12 MiB, with `results.json`, for
 `join`. The answers are those of `make_smollm2`, which take hours on a CPU; what is missing the target answers
 there.
@@ -20,6 +20,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +96,21 @@ def train(folder: Path, out: Path, minutes: float, changes: dict[str, Any] | Non
         join(folder, data)
     package = data / PACKAGE
     if package.is_dir():  # found as the installed one is
-        (package / "__init__.py").touch()
-        sys.path.insert(0, str(data))
+        _register(package)
     run, head = read_options(EagleRun, None, options(data, minutes, changes or {})), data / "head"
     try:
         results = eagle.train(run, head, tell)
         print({key: round(value, 3) for key, value in results["after"].items()}, flush=True)
     finally:
         deliver(head, out)
+
+
+def _register(folder: Path) -> None:
+    """Let a folder count as the installed package that holds the model's file."""
+    (folder / "__init__.py").touch()
+    spec = spec_from_file_location(PACKAGE, folder / "__init__.py")
+    assert spec is not None
+    sys.modules[PACKAGE] = module_from_spec(spec)
 
 
 def deliver(head: Path, out: Path) -> None:

@@ -92,7 +92,7 @@ def measure_first(bench: Bench) -> Iterator[Step]:
         plain.extend(made if not plain else ())
         rate = round(sum(map(len, made)) / seconds, 1)
         row: Row = {"method": policy, "graphs": graphs, "s_to_load": round(ready, 2), "tokens_per_s": rate}
-        return row | {"equal": equal_texts(plain, made), "state": getattr(decoder, "state_line", "eager")}
+        return row | {"equal": equal_texts(plain, made), "state": bench.state}
 
     for policy, graphs in (("none", False), ("none", True), ("static-4", True), ("auto", True)):
         yield partial(texts, policy, graphs)
@@ -206,8 +206,10 @@ def measure_rounds(bench: Bench) -> Iterator[Step]:
             loop.step()
         events = list(seen.events())
         busy = sum(event.device_time for event in events if event.device_type.name == "CUDA") / 1e6
-        idle = {"idle": round(1 - busy / seconds, 3), "rounds": rounds}
-        return {"method": policy, **sampling, **idle} | event_counts((e.name for e in events), rounds)
+        row: Row = {"method": policy, **sampling, "rounds": rounds}
+        if bench.device == "cuda":
+            row["idle"] = round(1 - busy / seconds, 3)
+        return row | event_counts((event.name for event in events), rounds)
 
     for policy in ("none", "static-4", "static-8?drafter=ngram", "auto"):
         yield partial(row, policy, {})
@@ -333,7 +335,7 @@ def measure_head(bench: Bench) -> Iterator[Step]:
         total = sum(map(len, texts))
         row: Row = {"method": policy, "graphs": graphs, "tokens_per_s": round(total / seconds, 1)}
         row |= {"per_round": round(total / rounds, 2), "equal": equal_texts(plain, texts)}
-        return row | {"state": getattr(decoder, "state_line", "eager")}
+        return row | {"state": bench.state}
 
     for policy, graphs in (("none", False), ("static-4", False), ("static-4", True)):
         yield partial(row, policy, graphs)

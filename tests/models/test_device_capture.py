@@ -126,7 +126,7 @@ def test_a_kind_of_pass_that_cannot_be_captured_leaves_the_others_their_graphs(g
         ours, theirs = graphs.forward(given), eager.forward(given)
         assert ours.info.kind == kind
         torch.testing.assert_close(ours.logits, theirs.logits)
-    assert capturer.state.endswith("pass True without: RuntimeError: operation not permitted")
+    assert capturer.state.endswith("passes of trees without: RuntimeError: operation not permitted")
 
 
 def test_a_model_that_cannot_be_captured_stays_eager_and_says_why_in_one_line(gpu: FakeCuda) -> None:
@@ -159,3 +159,14 @@ def test_captures_between_passes_are_work_done_once(gpu: FakeCuda) -> None:
     second = runner.forward(PassInput(0, [[4]], 1))
     assert spent > 0 and runner.setup_seconds == spent
     assert (first.info.is_timed, second.info.is_timed) == (False, True)
+
+
+def test_the_most_likely_tokens_come_with_the_logits(gpu: FakeCuda) -> None:
+    """Of the positions that are kept, computed within the graph: no launches of their own."""
+    runner = ModelRunner(model("llama"))
+    Capturer(runner, "on")
+    runner.open(0)
+    runner.forward(PassInput(0, [[3, 4]], 1))
+    output = runner.forward(PassInput(0, [[5, 6, 7]], 2))
+    assert output.choices is not None and output.choices.tolist() == output.logits.argmax(-1).tolist()
+    assert output.choices.shape == (1, 2)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from draftwise import Decoder
 from draftwise.errors import UserError
+from draftwise.models.smollm2 import gguf_file
 from studies.models import gpu_smollm2 as study
 from tests.train.world import write_prompts
 
@@ -63,3 +65,10 @@ def test_a_training_that_ends_early_leaves_its_checkpoint(
     study.join(tmp_path / "out", tmp_path / "back")
     left = sorted(path.name for path in (tmp_path / "back").rglob("*") if path.is_file())
     assert left == ["state.json", "weights.safetensors"]
+
+
+def test_a_folder_counts_as_the_package_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.gguf").touch()
+    monkeypatch.setitem(sys.modules, study.PACKAGE, None)
+    study._register(tmp_path)
+    assert gguf_file() == tmp_path / "model.gguf"

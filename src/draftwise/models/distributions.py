@@ -166,8 +166,13 @@ def most_likely(logits: Tensor) -> Any:
 def choices(logits: Tensor) -> Any:
     """The most likely tokens as nested lists, `NO_TOKEN` if no logit is largest; one transfer from the
     device."""
+    return top_tokens(logits).tolist()
+
+
+def top_tokens(logits: Tensor) -> Tensor:
+    """The most likely tokens, `NO_TOKEN` if no logit is largest, shape (..., vocabulary) to (...)."""
     tokens = logits.argmax(-1, keepdim=True)  # NaN counts as the largest
-    return tokens.masked_fill(~(logits.gather(-1, tokens) > -inf), NO_TOKEN)[..., 0].tolist()
+    return tokens.masked_fill(~(logits.gather(-1, tokens) > -inf), NO_TOKEN)[..., 0]
 
 
 def top_token(logits: Tensor) -> int:

@@ -208,7 +208,10 @@ class HFTarget(Prefill):
         keep = logits.shape[1]
         widest = max(widths)
         greedy = [self._plain(r) for r, _ in batch]
-        chosen: list[list[int]] = choices(logits) if any(greedy) and not on_host(logits) else []
+        chosen: list[list[int]] = []
+        if any(greedy) and not on_host(logits):
+            known = self.latest.choices if self.latest else None
+            chosen = choices(logits) if known is None else known.tolist()
         scores: list[Scores] = []
         for row, is_plain, (request, draft) in zip(rows, greedy, batch, strict=True):
             end = keep - (widest - widths[row])

@@ -32,10 +32,15 @@ class DraftShape(NamedTuple):
     is_restricted: bool  # to some tokens
 
     @property
-    def kind(self) -> tuple[object, ...]:
-        """What the code of the draft depends on beside sizes."""
-        names = ("is_sampled", "is_cut", "has_signals", "is_restricted")
-        return ("draft", *(name for name in names if getattr(self, name)))
+    def kind(self) -> str:
+        """What the code of the draft depends on beside sizes, in words."""
+        words = {
+            "is_sampled": "sampled",
+            "is_cut": "cut",
+            "has_signals": "graded",
+            "is_restricted": "restricted",
+        }
+        return " ".join([*(word for name, word in words.items() if getattr(self, name)), "drafts"])
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ from ...attention import shared_heads
 from ...compiled.blueprint import Unfit
 from ...compiled.trace import PassLayer
 from ...compiled.trial import compare, finish, made_up_states
-from ...distributions import whole_vocabulary
+from ...distributions import top_tokens, whole_vocabulary
 from ..drafts import MOST_STEPS, DraftInput, DraftOutput, DraftShape, read_numbers, run_draft, settings_of
 from ..passes import Executor, PassInput, PassOutput
 from ..runner import ModelRunner
@@ -53,9 +53,9 @@ class PassShape(NamedTuple):
     has_tree: bool
 
     @property
-    def kind(self) -> tuple[object, ...]:
-        """What the code of the pass depends on beside sizes."""
-        return ("pass", self.has_tree)
+    def kind(self) -> str:
+        """What the code of the pass depends on beside sizes, in words."""
+        return "passes of trees" if self.has_tree else "passes of chains"
 
 
 class Numbers:
@@ -112,7 +112,7 @@ class CudaGraphs(Executor):
         self.spans: dict[int, Tensor] = {}
         self.captures = 0
         self.is_full = False  # after a capture that found no memory
-        self.refused: dict[tuple[object, ...], str] = {}  # kinds that could not be captured, and why
+        self.refused: dict[str, str] = {}  # kinds that could not be captured, and why
 
     @torch.inference_mode()
     def try_run(self, runner: ModelRunner, given: PassInput) -> PassOutput | None:
@@ -144,9 +144,9 @@ class CudaGraphs(Executor):
             captured.tensors[0][:count, :width].copy_(given.states)
         self._fill(captured.numbers.write(), runner, given, shape)
         captured.numbers.send()
-        logits, *states = captured.replay()
+        logits, best, *states = captured.replay()
         # Copies, since the next replay overwrites them.
-        logits = logits[:count, width - keep : width].clone()
+        logits, best = (part[:count, width - keep : width].clone() for part in (logits, best))
         kept = {
             layer: part[:count, :width].clone() for layer, part in zip(runner.layers, states, strict=True)
         }
@@ -155,7 +155,8 @@ class CudaGraphs(Executor):
         seconds = perf_counter() - begin
         runner.seconds += seconds
         tokens, is_timed = sum(map(len, given.tokens)), self.captures == before
-        return PassOutput(logits, kept, PassInfo(self.kind, tokens, width, 0, seconds, is_timed))
+        info = PassInfo(self.kind, tokens, width, 0, seconds, is_timed)
+        return PassOutput(logits, kept, info, best)
 
     @torch.inference_mode()
     def try_draft(self, runner: ModelRunner, given: DraftInput) -> DraftOutput | None:
@@ -277,7 +278,7 @@ class CudaGraphs(Executor):
             LOG.warning("no further shapes of passes become graphs: %s", reason)
         else:
             self.refused[shape.kind] = reason
-            LOG.warning("%s runs without a graph: %s", " ".join(map(str, shape.kind)), reason)
+            LOG.warning("%s run without graphs: %s", shape.kind, reason)
 
     def _fill(self, array: NDArray[Any], runner: ModelRunner, given: PassInput, shape: PassShape) -> None:
         """Write lengths of rows, token ids, and parents within the pass.
@@ -337,16 +338,18 @@ def run_pass(
 
     `tensors` are what a head reads beside them, shape (rows, width, size), and the KV cache. No number of a
     text is in the code, so that a recording of it runs every pass of its shape. Returns the logits, shape
-    (rows, width, vocabulary), and the hidden states that the runner was asked for.
+    (rows, width, vocabulary), the most likely tokens, shape (rows, width), and the hidden states that the
+    runner was asked for.
     """
     parents = numbers[:, shape.width + 1 :] if shape.has_tree else None
     starts, ids = numbers[:, :1], numbers[:, 1 : shape.width + 1]
     states, cache = (tensors[0], tensors[1:]) if runner.reads_states else (None, tensors)
     output = call_model(runner, layers, ids, starts, parents, span, cache, states)
+    made = output.logits, top_tokens(output.logits)
     if runner.reads_states:
-        return output.logits, output.states
+        return *made, output.states
     hooks = runner.eager.hooks
-    return (output.logits, *(hooks.latest[layer] for layer in runner.layers)) if hooks else (output.logits,)
+    return (*made, *(hooks.latest[layer] for layer in runner.layers)) if hooks else made
 
 
 def call_model(
@@ -475,7 +478,7 @@ class Capturer:
         parts = [f"{graphs.captures} captured, the first in {self.seconds:.1f} s, in {size}"]
         if graphs.is_full:
             parts.append("no memory for more")
-        parts += [f"{' '.join(map(str, kind))} without: {reason}" for kind, reason in graphs.refused.items()]
+        parts += [f"{kind} without: {reason}" for kind, reason in graphs.refused.items()]
         return f"CUDA graphs: {'; '.join(parts)}"
 
     def restart(self) -> None:

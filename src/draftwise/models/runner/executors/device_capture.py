@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -116,7 +117,9 @@ def waits_are_errors() -> Iterator[None]:
     """Within it, PyTorch raises where the host would wait for the GPU: clearer than a capture that fails, and
     nothing has to be undone."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it does not find every wait
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
