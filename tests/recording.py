@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from draftwise.models.runner.executors.cuda_graphs import Capture, Function, Replay
+from draftwise.models.runner.executors.device_capture import Capture, Function, Replay
 
 
 def call(function: Function, inputs: Sequence[Tensor]) -> Replay:

@@ -1,25 +1,36 @@
 """Draftwise on a GPU: passes by width, exactness, speed of text beside Transformers' modes, waits a round.
 
     python -m studies.speed.gpu --out OUT                 everything, in at most eight minutes
-    python -m studies.speed.gpu --out OUT --only passes   one section
+    python -m studies.speed.gpu --out OUT --only passes   one part
+    python -m studies.speed.gpu --out OUT --cpu           every part at its smallest, on a CPU: no figures
 
-Rows are written to OUT/gpu.json as they are measured, and a table is printed at the end. Sections:
+Each part runs in a process of its own, so that one that fails, hangs or crashes leaves the others their time.
+Rows are written to OUT/gpu.json as they come, and tables are printed at the end. Parts, the most telling
+first:
 
-- `passes`: milliseconds of a pass of random weights in the shapes of published models, eager and as a CUDA
-  graph, against the time that reading the weights takes.
-- `exact`: the texts of `none`, `static-4` and `auto`, alone and in batches, against those of `none` alone, in
-  float32, bfloat16 and float16.
-- `text`: tokens a second of the bundled target made heavier (its text stays the same), by policy, eager and
-  with graphs, and of Transformers' plain, lookup, assisted and compiled modes.
+- `first`: whether models are captured, the texts of graphs against eager ones in float32, and what the
+  captures take in seconds and memory.
+- `text`: tokens a second of the bundled target made heavier (its text stays the same), by policy, with graphs
+  and eager, and of Transformers' compiled, plain, lookup and assisted modes.
 - `rounds`: waits, launches and copies a round, and the share of the time in which the GPU idles.
+- `passes`: milliseconds of a pass of random weights in the shapes of published models, as a CUDA graph and
+  eager, against the time that reading the weights takes.
+- `exact`: the texts of `none`, `static-4` and `auto`, alone and in batches, against those of `none` alone, in
+  three precisions.
+- `law`: sampled tokens with drafts and without, by chi-square.
+- `head`: an EAGLE head, whose chains are one replay.
+
+`--cpu` runs the functions that are captured on a GPU as they are. To carry the project to a machine without a
+network: its tree, the wheel of Transformers, and `zoo:target`, `zoo:general` and `zoo:eagle`.
 """
 
 from __future__ import annotations
 
-import copy
-import json
+import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,23 +40,27 @@ from rich.table import Table
 
 from draftwise.errors import UserError
 from studies.common.command import command, listed, numbers, start
+from studies.common.gpu_bench import Bench, Part, device_name
+from studies.common.parts import Row, Step, print_rows, run_part, write_rows
 from studies.common.prompts import spread
 
 PAGE = "docs/explanation/pass-costs.md"
-DRAFTERS = ("zoo:general", "ngram", "suffix")
+POLICIES = ("none", "auto", "static-8?drafter=ngram", "static-4", "static-16?drafter=suffix")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync")
 COPIES = ("Memcpy DtoH", "Memcpy HtoD")
-SHAPES = {  # class, hidden and feed-forward size, layers, heads, those of keys, their size, vocabulary, tied
-    "Qwen3-0.6B": ("Qwen3", 1024, 3072, 28, 16, 8, 128, 151936, True),
-    "Llama-3.2-1B": ("Llama", 2048, 8192, 16, 32, 8, 64, 128256, True),
-    "Qwen3-8B": ("Qwen3", 4096, 12288, 36, 32, 8, 128, 151936, False),
+FEW = 4  # texts of what is slow
+HEAVY = (30, 28)  # how many times as wide, and layers: 1.0 billion weights
+SMALLEST: Row = {  # with --cpu
+    "shapes": ["tiny"],
+    "widths": [1, 4],
+    "precisions": ["float32"],
+    "batches": [1, 3],
+    "prompts": 2,
+    "new": 6,
+    "samples": 40,
+    "rounds": 2,
 }
-SIZES = (
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings"),
-)
-Row = dict[str, Any]
 
 
 def event_counts(names: Iterable[str], rounds: int) -> dict[str, float]:
@@ -60,343 +75,351 @@ def equal_texts(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) ->
     return sum(list(a) == list(b) for a, b in zip(one, other, strict=True)), len(one)
 
 
-def device_name() -> str:
-    """The name of the GPU.
-
-    Raises:
-        UserError: there is none.
-    """
-    import torch
-
-    if not torch.cuda.is_available():
-        raise UserError("PyTorch finds no CUDA device here: run this on a machine with a GPU")
-    return str(torch.cuda.get_device_name(0))
-
-
-def median_ms(function: Callable[[], object], *, repeats: int = 15, first: int = 3) -> float:
-    """Median milliseconds of a call, after a few others."""
-    import torch
-
-    times = []
-    for number in range(first + repeats):
-        torch.cuda.synchronize()
-        begin = perf_counter()
-        function()
-        torch.cuda.synchronize()
-        if number >= first:
-            times.append(perf_counter() - begin)
-    return round(sorted(times)[repeats // 2] * 1e3, 3)
-
-
-def model_of_shape(name: str) -> Any:
-    """Random weights in bfloat16 in the shape of a published model."""
+def measure_first(bench: Bench) -> Iterator[Step]:
+    """The least that has to work: captures, and the texts of graphs."""
     import torch
     import transformers
 
-    kind, *sizes = SHAPES[name]
-    config = getattr(transformers, f"{kind}Config")(**dict(zip(SIZES, sizes, strict=True)))
-    config.max_position_embeddings = 8192
-    with torch.device("cuda"):
-        torch.set_default_dtype(torch.bfloat16)
-        model = getattr(transformers, f"{kind}ForCausalLM")(config)
-        torch.set_default_dtype(torch.float32)
-    model.generation_config.eos_token_id = None
-    model.train(False)
-    return model.requires_grad_(False)
+    name = device_name() if bench.device == "cuda" else "cpu"
+    yield lambda: {"device": name, "torch": torch.__version__, "transformers": transformers.__version__}
+    model, plain = bench.target("float32"), list[Any]()
+
+    def texts(policy: str, graphs: bool) -> Row:
+        begin = perf_counter()
+        decoder = bench.decoder(model, policy, "float32", graphs=graphs)
+        ready = perf_counter() - begin
+        made, seconds, _ = bench.write_all(decoder, bench.encoded(decoder)[:6], bench.args.new, 1)
+        plain.extend(made if not plain else ())
+        rate = round(sum(map(len, made)) / seconds, 1)
+        row: Row = {"method": policy, "graphs": graphs, "s_to_load": round(ready, 2), "tokens_per_s": rate}
+        return row | {"equal": equal_texts(plain, made), "state": bench.state}
+
+    for policy, graphs in (("none", False), ("none", True), ("static-4", True), ("auto", True)):
+        yield partial(texts, policy, graphs)
 
 
-def heavier(times: int, layers: int, dtype: str) -> Any:
-    """The bundled target with more layers that add nothing and wider ones: the same text, heavier passes."""
-    import torch
-    from torch import nn
-
-    from draftwise.models.load import load_model
-
-    model = load_model("zoo:target", dtype=dtype, device="cpu", trust_remote_code=False)
-    base = list(model.model.layers)
-    extra = [copy.deepcopy(base[at % len(base)]) for at in range(max(0, layers - len(base)))]
-    for layer in extra:
-        layer.self_attn.o_proj.weight.data.zero_()
-        layer.mlp.down_proj.weight.data.zero_()
-    mixed: list[Any] = []
-    for at, layer in enumerate(base):
-        mixed += [layer, *extra[at * len(extra) // len(base) : (at + 1) * len(extra) // len(base)]]
-    for at, layer in enumerate(mixed):
-        layer.self_attn.layer_idx = at
-    model.model.layers = nn.ModuleList(mixed)
-    model.config.num_hidden_layers = len(mixed)
-    if getattr(model.config, "layer_types", None):
-        model.config.layer_types = [model.config.layer_types[0]] * len(mixed)
-    model.to("cuda")  # type: ignore[arg-type]
-    with torch.no_grad():
-        for layer in mixed if times > 1 else ():
-            _widen(layer.mlp, times)
-    model.config.intermediate_size *= times
-    model.train(False)
-    return model
-
-
-def _widen(mlp: Any, times: int) -> None:
-    """More hidden units, whose outputs are multiplied by zero."""
-    import torch
-    from torch import nn
-
-    more = (times - 1) * mlp.gate_proj.out_features
-    for linear in (mlp.gate_proj, mlp.up_proj):
-        w = linear.weight
-        noise = 0.02 * torch.randn(more, w.shape[1], device=w.device, dtype=w.dtype)
-        linear.weight = nn.Parameter(torch.cat([w, noise]), requires_grad=False)
-        linear.out_features = linear.weight.shape[0]
-    w = mlp.down_proj.weight
-    zeros = torch.zeros(w.shape[0], more, device=w.device, dtype=w.dtype)
-    mlp.down_proj.weight = nn.Parameter(torch.cat([w, zeros], 1), requires_grad=False)
-    mlp.down_proj.in_features = mlp.down_proj.weight.shape[1]
-
-
-def measure_passes(asked: Any) -> Iterator[Row]:
-    """Milliseconds of a pass after 512 tokens, by model, batch, width and kind of pass."""
-    import torch
-
-    from draftwise.models.probe import rows_of
-    from draftwise.models.runner import PassInput
-    from draftwise.models.runner.executors.inductor_cpu import compile_runner
-
-    for name in asked.shapes:
-        model = model_of_shape(name)
-        size = sum(p.numel() * p.element_size() for p in {id(p): p for p in model.parameters()}.values())
-        for kind in ("eager", "graph"):
-            runner = rows_of(model, probe=False)
-            begin = perf_counter()
-            if kind == "graph":
-                compile_runner(Part(runner), "on")
-            row = {"section": "passes", "model": name, "gb": round(size / 1e9, 2), "kind": kind}
-            yield row | {"state": getattr(runner.compiler, "state", "eager"), "s": perf_counter() - begin}
-            for batch in (1, 8):
-                while len(runner.request_ids) < batch:
-                    runner.open(len(runner.request_ids))
-                ids = torch.randint(5, 1000, (batch, 512)).tolist()
-                runner.cached_lengths[:] = [0] * batch
-                runner.forward(PassInput(0, ids, 1, slots=2048))
-                for width in asked.widths:
-
-                    def run(width: int = width, batch: int = batch, runner: Any = runner) -> None:
-                        runner.forward(PassInput(0, [[7] * width] * batch, width, slots=2048))
-                        runner.cached_lengths[:] = [512] * batch
-
-                    yield row | {"batch": batch, "width": width, "ms": median_ms(run)}
-            del runner
-        del model
-        torch.cuda.empty_cache()
-
-
-class Part:
-    """What has a runner, as targets and drafters do."""
-
-    def __init__(self, runner: Any) -> None:
-        self.runner = runner
-
-
-def decoders(
-    model: Any, asked: Any, dtype: str, policies: Sequence[str], mode: str
-) -> Iterator[tuple[str, Any]]:
-    """A decoder of each policy, over the same model."""
-    from draftwise import Decoder
-
-    for policy in policies:
-        yield (
-            policy,
-            Decoder.from_pretrained(
-                model,
-                tokenizer="zoo:target",
-                drafters=list(DRAFTERS),
-                policy=policy,
-                dtype=dtype,
-                device="cuda",
-                compile=mode,
-            ),
-        )
-
-
-def write_all(
-    decoder: Any, prompts: Sequence[Sequence[int]], new: int, batch: int
-) -> tuple[list[Any], float, int]:
-    """All texts in the order of the prompts, the seconds that they took, and their rounds."""
-    import torch
-
-    from draftwise import Sampling
-
-    texts: dict[int, list[int]] = {}
-    torch.cuda.synchronize()
-    begin, rounds = perf_counter(), 0
-    for one in decoder.loop.run(prompts, Sampling(max_new_tokens=new, eos=decoder.eos), batch=batch):
-        texts.setdefault(one.request, []).extend(one.tokens)
-        rounds += 1
-    torch.cuda.synchronize()
-    return [texts[key] for key in sorted(texts)], perf_counter() - begin, rounds
-
-
-def measure_exact(asked: Any) -> Iterator[Row]:
-    """Whether texts are those of plain decoding alone, by precision, policy and batch."""
-    for dtype in asked.precisions:
-        model, plain = heavier(1, 12, dtype), None
-        for policy, decoder in decoders(model, asked, dtype, ("none", "static-4", "auto"), "on"):
-            prompts = [decoder.encode(text) for text in spread(asked.prompts)]
-            for batch in asked.batches:
-                texts, seconds, _ = write_all(decoder, prompts, 48, batch)
-                plain = plain or texts
-                rate = sum(map(len, texts)) / seconds
-                row = {"section": "exact", "dtype": dtype, "method": policy, "batch": batch}
-                yield row | {"equal": equal_texts(plain, texts), "tokens_per_s": round(rate, 1)}
-
-
-def measure_text(asked: Any) -> Iterator[Row]:
+def measure_text(bench: Bench) -> Iterator[Step]:
     """Tokens a second at batch 1 by size of the target, policy and kind of pass, and of Transformers."""
-    import torch
+    plain: list[Any] = []
 
-    for times, layers in ((1, 12), (30, 28)):
-        model, plain = heavier(times, layers, "bfloat16"), None
+    def row(model: Any, size: float, policy: str, graphs: bool) -> Row:
+        decoder = bench.decoder(model, policy, "bfloat16", graphs=graphs)
+        prompts = bench.encoded(decoder)[: None if graphs else FEW]
+        bench.write_all(decoder, prompts[:2], bench.args.new, 1)
+        texts, seconds, rounds = bench.write_all(decoder, prompts, bench.args.new, 1)
+        plain.extend(texts if not plain else ())
+        total = sum(map(len, texts))
+        return {
+            "billions": size,
+            "method": f"{policy}, {'graphs' if graphs else 'eager'}",
+            "tokens_per_s": round(total / seconds, 1),
+            "ms_per_round": round(1e3 * seconds / rounds, 3),
+            "per_round": round(total / rounds, 2),
+            "equal": equal_texts(plain[: len(texts)], texts),
+            "gb": bench.gigabytes,
+            "setup_s": round(decoder.loop.target.runner.setup_seconds, 2),
+        }
+
+    for times, layers in ((1, 12),) if bench.args.cpu else (HEAVY, (1, 12)):
+        model = bench.target("bfloat16", times, layers)
         size = round(sum(p.numel() for p in model.parameters()) / 1e9, 2)
-        policies = ("none", "static-4", "static-8?drafter=ngram", "static-16?drafter=suffix", "auto")
-        prompts: list[list[int]] = []
-        for mode in ("on", "off"):
-            for policy, decoder in decoders(model, asked, "bfloat16", policies, mode):
-                prompts = prompts or [decoder.encode(text) for text in spread(asked.prompts)]
-                write_all(decoder, prompts[:2], 64, 1)
-                texts, seconds, rounds = write_all(decoder, prompts, 96, 1)
-                plain = plain or texts
-                total = sum(map(len, texts))
-                yield {
-                    "section": "text",
-                    "billions": size,
-                    "method": f"{policy}, {'graphs' if mode == 'on' else 'eager'}",
-                    "tokens_per_s": round(total / seconds, 1),
-                    "ms_per_round": round(1e3 * seconds / rounds, 3),
-                    "per_round": round(total / rounds, 2),
-                    "equal": equal_texts(plain, texts),
-                    "gb": round(torch.cuda.max_memory_allocated() / 1e9, 2),
-                }
-        yield from measure_transformers(model, prompts, plain or [], size)
-        del model
-        torch.cuda.empty_cache()
+        for policy in POLICIES:
+            yield partial(row, model, size, policy, True)
+        yield from transformers_steps(bench, model, plain, size)
+        for policy in ("none", "auto"):
+            yield partial(row, model, size, policy, False)
+        plain.clear()
 
 
-def measure_transformers(
-    model: Any, prompts: Sequence[Sequence[int]], plain: Any, size: float
-) -> Iterator[Row]:
+def transformers_steps(bench: Bench, model: Any, plain: Sequence[Any], size: float) -> Iterator[Step]:
     """Tokens a second of Transformers' own modes, after texts that are not counted."""
     import torch
 
-    from draftwise.models.load import load_model
+    from draftwise.models.load import load_model, load_tokenizer
 
-    small = load_model("zoo:general", dtype="bfloat16", device="cuda", trust_remote_code=False)
+    small = load_model("zoo:general", dtype="bfloat16", device=bench.device, trust_remote_code=False)
+    encode = load_tokenizer("zoo:target", trust_remote_code=False).encode
+    prompts = [encode(text) for text in spread(bench.args.prompts)]
     modes: dict[str, dict[str, Any]] = {
+        "static, compiled": {"cache_implementation": "static"},
         "plain": {},
         "lookup": {"prompt_lookup_num_tokens": 8},
         "assisted": {"assistant_model": small},
-        "static, compiled": {"cache_implementation": "static"},
     }
-    for name, more in modes.items():
-        texts: list[Any] = []
-        begin = 0.0
-        for number, prompt in enumerate([*prompts[:3], *prompts]):
-            if number == 3:
-                torch.cuda.synchronize()
-                texts, begin = [], perf_counter()
-            ids = torch.tensor([list(prompt)], device="cuda")
-            settings: Any = {"max_new_tokens": 96, "do_sample": False, "pad_token_id": 0, "eos_token_id": 2}
-            out = model.generate(ids, attention_mask=torch.ones_like(ids), **settings, **more)
-            texts.append(out[0, len(prompt) :].tolist())
-        torch.cuda.synchronize()
+
+    def write(prompt: list[int], more: dict[str, Any]) -> list[int]:
+        ids = torch.tensor([prompt], device=bench.device)
+        settings: Any = {"max_new_tokens": bench.args.new, "do_sample": False, "eos_token_id": 2}
+        mask = torch.ones_like(ids)
+        out: Any = model.generate(ids, attention_mask=mask, pad_token_id=0, **settings, **more)
+        text: list[int] = out[0, len(prompt) :].tolist()
+        return text
+
+    def row(name: str, more: dict[str, Any]) -> Row:
+        some = prompts if "compiled" in name else prompts[:FEW]
+        for prompt in some[:3]:
+            write(prompt, more)
+        bench.wait()
+        begin = perf_counter()
+        texts = [write(prompt, more) for prompt in some]
+        bench.wait()
         rate = sum(map(len, texts)) / (perf_counter() - begin)
-        same = sum(a == b[: len(a)] for a, b in zip(texts, plain, strict=True))
-        row = {"section": "text", "billions": size, "method": f"Transformers, {name}"}
-        yield row | {"tokens_per_s": round(rate, 1), "equal": (same, len(texts))}
+        same = sum(a == b[: len(a)] for a, b in zip(texts, plain, strict=False))
+        method = f"Transformers, {name}"
+        return {
+            "billions": size,
+            "method": method,
+            "tokens_per_s": round(rate, 1),
+            "equal": (same, len(texts)),
+        }
+
+    for name, more in modes.items():
+        if bench.device == "cuda" or "compiled" not in name:
+            yield partial(row, name, more)
 
 
-def measure_rounds(asked: Any) -> Iterator[Row]:
+def measure_rounds(bench: Bench) -> Iterator[Step]:
     """Waits, launches and copies a round at 1 B, and the share of the time in which the GPU idles."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     from draftwise import Sampling
 
-    model = heavier(30, 28, "bfloat16")
-    for policy, decoder in decoders(model, asked, "bfloat16", ("none", "static-4", "auto"), "on"):
-        prompts = [decoder.encode(text) for text in spread(4)]
-        write_all(decoder, prompts, 64, 1)
-        loop, rounds = decoder.loop, 0
-        loop.add(prompts[0], Sampling(max_new_tokens=160))
+    model = bench.target("bfloat16", *(() if bench.args.cpu else HEAVY))
+    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
+
+    def row(policy: str, sampling: dict[str, Any]) -> Row:
+        decoder = bench.decoder(model, policy, "bfloat16", graphs=True)
+        prompts, loop, rounds = bench.encoded(decoder), decoder.loop, 0
+        bench.write_all(decoder, prompts[:3], bench.args.new, 1)
+        loop.add(prompts[0], Sampling(max_new_tokens=10 + 5 * bench.args.rounds, seed=1, **sampling))
         loop.step()
-        torch.cuda.synchronize()
+        bench.wait()
         begin = perf_counter()
-        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-            while loop.open and rounds < 30:
+        with profile(activities=kinds) as seen:
+            while loop.open and rounds < bench.args.rounds:
                 loop.step()
                 rounds += 1
-            torch.cuda.synchronize()
+            bench.wait()
         seconds = perf_counter() - begin
-        events = list(seen.events())
-        busy = sum(event.device_time for event in events if event.device_type.name == "CUDA") / 1e6
-        row = {"section": "rounds", "method": policy, "rounds": rounds, "idle": round(1 - busy / seconds, 3)}
-        yield row | event_counts((event.name for event in events), rounds)
         while loop.open:
             loop.step()
+        events = list(seen.events())
+        busy = sum(event.device_time for event in events if event.device_type.name == "CUDA") / 1e6
+        row: Row = {"method": policy, **sampling, "rounds": rounds}
+        if bench.device == "cuda":
+            row["idle"] = round(1 - busy / seconds, 3)
+        return row | event_counts((event.name for event in events), rounds)
+
+    for policy in ("none", "static-4", "static-8?drafter=ngram", "auto"):
+        yield partial(row, policy, {})
+    yield partial(row, "static-4", {"temperature": 0.8})
 
 
-SECTIONS: dict[str, Callable[[Any], Iterator[Row]]] = {
-    "passes": measure_passes,
-    "text": measure_text,
-    "rounds": measure_rounds,
-    "exact": measure_exact,
+def measure_passes(bench: Bench) -> Iterator[Step]:
+    """Milliseconds of a pass after 512 tokens, by model, batch, width and kind of pass."""
+    import torch
+
+    from draftwise.models.probe import rows_of
+    from draftwise.models.runner import PassInput
+
+    def prepared(model: Any, size: float, name: str, kind: str, made: list[Any]) -> Row:
+        runner = rows_of(model, probe=False)
+        begin = perf_counter()
+        state = bench.use_graphs(Part(runner)) if kind == "graph" else "eager"
+        made.append(runner)
+        row: Row = {"model": name, "gb": round(size / 1e9, 2), "kind": kind, "state": state}
+        return row | {"s": round(perf_counter() - begin, 2)}
+
+    def timed(made: list[Any], name: str, kind: str, batch: int, width: int) -> Row:
+        runner = made[0]
+
+        def run() -> None:
+            runner.cached_lengths[:] = [512] * batch
+            runner.forward(PassInput(0, [[7] * width] * batch, width, slots=2048))
+
+        while len(runner.request_ids) < batch:
+            runner.open(len(runner.request_ids))
+        if width == bench.args.widths[0]:
+            runner.cached_lengths[:] = [0] * batch
+            runner.forward(PassInput(0, torch.randint(5, 1000, (batch, 512)).tolist(), 1, slots=2048))
+        return {"model": name, "kind": kind, "batch": batch, "width": width, "ms": bench.median_ms(run)}
+
+    for name in bench.args.shapes:
+        model = bench.model_of_shape(name)
+        size = sum(p.numel() * p.element_size() for p in {id(p): p for p in model.parameters()}.values())
+        for kind in ("graph", "eager"):
+            made: list[Any] = []
+            yield partial(prepared, model, size, name, kind, made)
+            for batch in (1, 8) if kind == "graph" else (1,):
+                for width in bench.args.widths:
+                    yield partial(timed, made, name, kind, batch, width)
+        del model
+
+
+def measure_exact(bench: Bench) -> Iterator[Step]:
+    """Whether texts are those of plain decoding alone, by precision, policy and batch."""
+    plain: dict[str, list[Any]] = {}
+
+    def row(model: Any, dtype: str, policy: str, batch: int) -> Row:
+        decoder = bench.decoder(model, policy, dtype, graphs=True)
+        texts, seconds, _ = bench.write_all(decoder, bench.encoded(decoder), min(48, bench.args.new), batch)
+        same = equal_texts(plain.setdefault(dtype, texts), texts)
+        rate = round(sum(map(len, texts)) / seconds, 1)
+        return {"dtype": dtype, "method": policy, "batch": batch, "equal": same, "tokens_per_s": rate}
+
+    for dtype in bench.args.precisions:
+        model = bench.target(dtype)
+        for policy in ("none", "static-4", "auto"):
+            for batch in bench.args.batches:
+                yield partial(row, model, dtype, policy, batch)
+
+
+def measure_law(bench: Bench) -> Iterator[Step]:
+    """The third token of sampled texts with drafts and without, by chi-square over the likeliest ones."""
+    model, counts = bench.target("float32"), dict[str, Counter[int]]()
+
+    def row(policy: str, first: int) -> Row:
+        decoder = bench.decoder(model, policy, "float32", graphs=True)
+        counts[policy] = third_tokens(decoder, bench.encoded(decoder)[0], bench.args.samples, first)
+        statistic, freedom, p = two_samples(counts["none"], counts[policy])
+        return {"method": policy, "samples": bench.args.samples, "chi2": statistic, "df": freedom, "p": p}
+
+    for place, policy in enumerate(("none", "static-3?drafter=zoo:general", "static-3?drafter=ngram")):
+        yield partial(row, policy, place * bench.args.samples)
+
+
+def third_tokens(decoder: Any, prompt: Sequence[int], count: int, first: int) -> Counter[int]:
+    """The third tokens of texts with as many seeds, from the first one on."""
+    from draftwise import Sampling
+
+    loop, texts, waiting = decoder.loop, dict[int, list[int]](), iter(range(first, first + count))
+    while True:
+        while len(loop.open) < 32 and (seed := next(waiting, None)) is not None:
+            loop.add(prompt, Sampling(max_new_tokens=3, temperature=1.0, seed=seed))
+        if not loop.open:
+            return Counter(tokens[2] for tokens in texts.values() if len(tokens) > 2)
+        for round in loop.step():
+            texts.setdefault(round.request, []).extend(round.tokens)
+
+
+def two_samples(one: Counter[int], other: Counter[int]) -> tuple[float, int, float]:
+    """Chi-square of two samples of tokens, its degrees of freedom and p; rare tokens are one class."""
+    import torch
+
+    both = one + other
+    common = [token for token, count in both.items() if count >= 20]
+    cells = [(one[token], other[token]) for token in common]
+    cells.append((one.total() - sum(a for a, _ in cells), other.total() - sum(b for _, b in cells)))
+    share = one.total() / both.total()
+    statistic = 0.0
+    for a, b in cells:
+        for seen, part in ((a, share), (b, 1 - share)):
+            expected = (a + b) * part
+            statistic += (seen - expected) ** 2 / expected if expected else 0.0
+    freedom = max(1, len(cells) - 1)
+    p = float(torch.special.gammaincc(torch.tensor(freedom / 2), torch.tensor(statistic / 2)))
+    return round(statistic, 2), freedom, round(p, 4)
+
+
+def measure_head(bench: Bench) -> Iterator[Step]:
+    """The bundled EAGLE head as graphs and eager: speed of text, and whether it is the target's."""
+    model, plain = bench.target("float32"), list[Any]()
+
+    def row(policy: str, graphs: bool) -> Row:
+        decoder = bench.decoder(model, policy, "float32", graphs=graphs, drafters=("eagle:zoo:eagle",))
+        prompts = bench.encoded(decoder)[:8]
+        bench.write_all(decoder, prompts[:2], bench.args.new, 1)
+        texts, seconds, rounds = bench.write_all(decoder, prompts, bench.args.new, 1)
+        plain.extend(texts if not plain else ())
+        total = sum(map(len, texts))
+        row: Row = {"method": policy, "graphs": graphs, "tokens_per_s": round(total / seconds, 1)}
+        row |= {"per_round": round(total / rounds, 2), "equal": equal_texts(plain, texts)}
+        return row | {"state": bench.state}
+
+    for policy, graphs in (("none", False), ("static-4", False), ("static-4", True)):
+        yield partial(row, policy, graphs)
+
+
+PARTS: dict[str, tuple[Callable[[Bench], Iterator[Step]], float]] = {  # with the most seconds of each
+    "first": (measure_first, 90),
+    "text": (measure_text, 150),
+    "rounds": (measure_rounds, 60),
+    "passes": (measure_passes, 120),
+    "exact": (measure_exact, 90),
+    "law": (measure_law, 45),
+    "head": (measure_head, 45),
 }
 
 
 def show(rows: Sequence[Row]) -> None:
-    """Print a table of each section."""
-    for section in SECTIONS:
-        mine = [row for row in rows if row["section"] == section and "error" not in row]
-        names = list(dict.fromkeys(name for row in mine for name in row if name != "section"))
-        table = Table(*names, title=section)
+    """Print a table of each part."""
+    for part in PARTS:
+        mine = [row for row in rows if row["part"] == part]
+        names = list(dict.fromkeys(name for row in mine for name in row if name not in ("part", "at")))
+        table = Table(*names, title=part)
         for row in mine:
             table.add_row(*(str(row.get(name, "")) for name in names))
-        Console(width=200).print(table)
+        if mine:
+            Console(width=200).print(table)
 
 
-def main() -> int:
-    """Measure the sections until the time is over; 1 if a float32 text differs."""
+def run_all(args: Namespace, given: Sequence[str]) -> list[Row]:
+    """Run the parts, each in a process of its own, until the time is over; returns all rows."""
+    rows, begin = list[Row](), perf_counter()
+
+    def note(row: Row) -> None:
+        rows.append(row | {"at": round(perf_counter() - begin, 1)})
+        print(rows[-1], flush=True)
+        write_rows(rows, args.out / "gpu.json")
+
+    for part in args.only:
+        left = 60 * args.minutes - (perf_counter() - begin)
+        if left < 10:
+            note({"part": part, "error": "no time was left"})
+            continue
+        line = [sys.executable, "-m", "studies.speed.gpu", *given, "--child", part]
+        most = left if args.cpu else min(left, PARTS[part][1])
+        if reason := run_part(line, most, note):
+            note({"part": part, "error": reason})
+    return rows
+
+
+def options() -> Any:
+    """The command line."""
     parser = command(__doc__, PAGE)
-    parser.add_argument(
-        "--only", type=listed, default=",".join(SECTIONS), help="sections, with commas between"
-    )
+    parser.add_argument("--only", type=listed, default=",".join(PARTS), help="parts, with commas between")
     parser.add_argument("--precisions", type=listed, default="float32,bfloat16,float16")
     parser.add_argument("--batches", type=numbers, default="1,8,32")
     parser.add_argument("--shapes", type=listed, default="Qwen3-0.6B,Llama-3.2-1B,Qwen3-8B")
     parser.add_argument("--widths", type=numbers, default="1,2,4,8,16,32")
-    parser.add_argument("--prompts", type=int, default=24)
-    parser.add_argument(
-        "--minutes", type=float, default=8.0, help="sections that are not begun by then are left out"
-    )
+    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--new", type=int, default=96, help="tokens of each text")
+    parser.add_argument("--samples", type=int, default=2000, help="texts of `law`")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds that are profiled")
+    parser.add_argument("--cpu", action="store_true", help="each part at its smallest, on a CPU: no figures")
+    parser.add_argument("--minutes", type=float, default=8.0, help="when the last part is ended")
+    parser.add_argument("--child", default="", help="run this part here, and print its rows")
     parser.add_argument("--out", type=Path, required=True, help="gpu.json is written to this folder")
-    asked = parser.parse_args()
-    if wrong := next((name for name in asked.only if name not in SECTIONS), None):
-        raise UserError(f"--only {wrong}: choose from {', '.join(SECTIONS)}")
-    asked.out.mkdir(parents=True, exist_ok=True)
-    rows: list[Row] = [{"section": "device", "name": device_name()}]
-    begin = perf_counter()
-    for section in asked.only:
-        try:
-            for row in SECTIONS[section](asked):
-                rows.append(row | {"at": round(perf_counter() - begin, 1)})
-                print(json.dumps(rows[-1]), flush=True)
-                (asked.out / "gpu.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
-                if perf_counter() - begin > 60 * asked.minutes:
-                    break
-        except RuntimeError as error:  # one section's fault leaves the others their time
-            rows.append({"section": section, "error": str(error)[:600]})
-            print(json.dumps(rows[-1]), flush=True)
+    return parser
+
+
+def main() -> int:
+    """Measure the parts; 1 if a float32 text differs, or a part or step failed."""
+    args = options().parse_args()
+    if args.cpu:
+        vars(args).update(SMALLEST)
+    if wrong := next((name for name in args.only if name not in PARTS), None):
+        raise UserError(f"--only {wrong}: choose from {', '.join(PARTS)}")
+    if args.child:
+        return print_rows(args.child, PARTS[args.child][0](Bench(args)))
+    if not args.cpu:
+        device_name()
+    args.out.mkdir(parents=True, exist_ok=True)
+    rows = run_all(args, sys.argv[1:])
     show(rows)
-    equal = [row["equal"] for row in rows if row["section"] == "exact" and row.get("dtype") == "float32"]
-    return int(any(same < every for same, every in equal))
+    exact = [row["equal"] for row in rows if row.get("dtype") == "float32" and "equal" in row]
+    return int(any("error" in row for row in rows) or any(same < every for same, every in exact))
 
 
 if __name__ == "__main__":

@@ -138,6 +138,26 @@ def test_a_call_may_take_as_long_as_what_it_has_to_read() -> None:
     assert ours._patience("b", [one]) == 100.0
 
 
+class Compiling(Echo):
+    """Compiles its passes in its first call, for nine of ten seconds."""
+
+    setup_seconds = 0.0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        self.setup_seconds = 9.0
+        return super().draft(jobs)
+
+
+def test_work_that_is_done_once_is_no_price_of_a_draft_nor_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock: Iterator[float] = iter([0.0, 0.0, 10.0, 10.0])
+    monkeypatch.setattr(module, "perf_counter", lambda: next(clock))
+    ours, text = team(echo=Compiling()), request([1, 2])
+    ours.slow_seconds = 5.0
+    ours.record_pass(0.1)
+    (draft,), seconds = ours.draft({"echo": [(0, Job(text, 2))]}, 1)
+    assert draft.tokens == (2, 1) and seconds == [pytest.approx(1.0)] and not text.disabled
+
+
 ROW = np.eye(99)[[5, 6, 7]]
 GOOD: dict[str, Draft] = {
     "nothing": Draft(),

@@ -10,13 +10,20 @@ from draftwise.core.request_round import unfailed
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
+from tests.recording import call
 from tests.stub_device import StubDevice, move
 from tests.tiny import VOCAB, model
 
 ROUNDS = 3
-POLICIES = {"none": "none", "ngram": "static-4?drafter=ngram", "lm": "static-4?drafter=lm"}
+POLICIES = {
+    "none": "none",
+    "ngram": "static-4?drafter=ngram",
+    "lm": "static-4?drafter=lm",
+    "graphs": "static-4?drafter=lm",
+}
 
 
 def eager(seed: int) -> Any:
@@ -26,12 +33,15 @@ def eager(seed: int) -> Any:
     return move(made)
 
 
-def counted(policy: str, sampling: Sampling, batch: int) -> dict[str, float]:
+def counted(name: str, sampling: Sampling, batch: int) -> dict[str, float]:
     """Waits a round, by kind and place, after the round of the prompt; and the texts."""
     with StubDevice() as device:
         target = HFTarget(eager(0), probe=False)
         team: dict[str, Any] = {"lm": LMDrafter(eager(1), VOCAB, probe=False), "ngram": NgramDrafter()}
-        made = method(policy, list(team))
+        if name == "graphs":
+            for part in (target, team["lm"]):
+                part.runner.use(CudaGraphs(part.runner, capture=call, buffers=(batch, 64)))
+        made = method(POLICIES[name], list(team))
         loop = Loop(target, team, made.policy, made.recorder)
         for i in range(batch):
             loop.add([3, 4, 5, 6, 3, 4, 5 + i, 6, 3, 4], sampling)
@@ -50,9 +60,9 @@ def main() -> None:
     for temperature in (0.0, 0.9):
         sampling = Sampling(max_new_tokens=60, temperature=temperature, seed=1)
         for batch in (1, 4):
-            for name, policy in POLICIES.items():
+            for name in POLICIES:
                 how = "sampled" if temperature else "greedy"
-                found[f"{how} {name} {batch}"] = counted(policy, sampling, batch)
+                found[f"{how} {name} {batch}"] = counted(name, sampling, batch)
     print(json.dumps(found))
 
 

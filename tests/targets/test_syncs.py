@@ -37,13 +37,26 @@ def test_a_greedy_model_drafter_waits_once_a_step_for_all_requests(counts: Count
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_a_sampled_round_waits_once_a_request_and_accepted_token(counts: Counts, batch: int) -> None:
-    assert counts[f"sampled none {batch}"] == {"read models/distributions.py:draw": batch}
-    found = counts[f"sampled ngram {batch}"]
-    assert set(found) == {"read models/distributions.py:draw"}
-    assert found["read models/distributions.py:draw"] >= batch
+@pytest.mark.parametrize("drafter", ["none", "ngram"])
+def test_a_sampled_round_without_a_model_drafter_waits_once(counts: Counts, drafter: str, batch: int) -> None:
+    assert counts[f"sampled {drafter} {batch}"] == {"read targets/device_scores.py:read_all": 1.0}
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_sampled_draft_of_a_model_is_verified_in_one_wait(counts: Counts, batch: int) -> None:
+    found = counts[f"sampled lm {batch}"]
+    assert found["read targets/device_scores.py:read_all"] == 1.0
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("how", ["greedy", "sampled"])
+def test_with_graphs_a_round_with_a_model_drafter_waits_twice(counts: Counts, how: str, batch: int) -> None:
+    """Once for the draft and once for the verdict."""
+    found = counts[f"{how} graphs {batch}"]
+    assert found.pop("read models/runner/drafts.py:read_numbers") == 1.0
+    assert sum(found.values()) == 1.0 and next(iter(found)).startswith("read ")
 
 
 def test_nothing_that_is_copied_to_the_device_in_a_pass_waits(counts: Counts) -> None:
     uploads = [at for found in counts.values() for at in found if at.startswith("upload ")]
-    assert not [at for at in uploads if "models/runner.py" in at or "cache.py:place" in at]
+    assert not uploads

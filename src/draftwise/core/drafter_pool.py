@@ -8,7 +8,7 @@ from functools import partial
 from itertools import takewhile
 from math import inf
 from time import perf_counter
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from ..errors import one_line
 from .arms import NEVER, Arm
@@ -61,6 +61,7 @@ class DrafterPool:
         self._warnings: dict[int, str] = {}
         self.waiters = {name: d for name, d in self.drafters.items() if isinstance(d, Waiter)}
         self.reading = Reading(self.drafters, self.open)
+        self.compiled: list[Any] = [d for d in self.drafters.values() if hasattr(d, "setup_seconds")]
         self.graders = {name: d for name, d in self.drafters.items() if isinstance(d, Grader)}
         self.guessers = {name: d for name, d in self.drafters.items() if isinstance(d, Guesser)}
         for drafter in self.drafters.values():
@@ -99,9 +100,9 @@ class DrafterPool:
         """
         drafts, spent = [EMPTY] * n, [0.0] * n
         for name, mine in jobs.items():
-            start = perf_counter()
+            start = self._clock()
             made = self.ask(name, [job for _, job in mine])
-            share = (perf_counter() - start) / (len(mine) + sum(len(d.tokens) for d in made))
+            share = (self._clock() - start) / (len(mine) + sum(len(d.tokens) for d in made))
             for (i, _), draft in zip(mine, made, strict=True):
                 drafts[i], spent[i] = draft, share * (1 + len(draft.tokens))
         return drafts, spent
@@ -111,13 +112,13 @@ class DrafterPool:
 
         A faulty draft is replaced by an empty one, as are all drafts of a call that took too long.
         """
-        patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
+        patience, start = self._patience(name, [job.request for job in jobs]), self._clock()
         try:
             made = drafted(self.drafters[name], jobs, partial(self._wrong, name))
             said = "" if len(made) == len(jobs) else f"{len(made)} drafts for {len(jobs)} requests"
         except Exception as error:
             made, said = [], one_line(error)
-        seconds = perf_counter() - start
+        seconds = self._clock() - start
         if seconds > patience:
             said = said or f"took {seconds:.1f} s for one draft"
         drafts = []
@@ -160,13 +161,13 @@ class DrafterPool:
         """Return the drafter's grades, one per token and job; None if it failed, which disables it for these
         requests."""
         grader = self.graders.get(name)
-        patience, start = self._patience(name, [job.request for job in jobs]), perf_counter()
+        patience, start = self._patience(name, [job.request for job in jobs]), self._clock()
         try:
             made = grader.grade(jobs) if grader else []
             said = wrong_grades(made, jobs)
         except Exception as error:
             made, said = [], one_line(error)
-        seconds = perf_counter() - start
+        seconds = self._clock() - start
         self.graded_seconds += seconds
         if seconds > patience:
             said = said or f"took {seconds:.1f} s for one pass of grading"
@@ -264,6 +265,10 @@ class DrafterPool:
             return int(getattr(self.drafters.get(name), attribute, usual))
         except Exception:  # another's property, or its type
             return usual
+
+    def _clock(self) -> float:
+        """The time in seconds without work that a drafter does once, such as compiling its passes."""
+        return perf_counter() - sum(float(drafter.setup_seconds) for drafter in self.compiled)
 
     def record_pass(self, seconds: float) -> None:
         """Record the duration of a target pass."""

@@ -107,3 +107,11 @@ class Request:
         while self.drawn[0] < position:
             self.drawn = (self.drawn[0] + 1, self.uniforms.random())
         return self.drawn[1]
+
+    def peek(self, position: int, n: int) -> list[float]:
+        """Return what `uniform` will return for `n` positions from this one on."""
+        drawn, state = self.drawn, self.uniforms.getstate()
+        numbers = [self.uniform(position + k) for k in range(n)]
+        self.drawn = drawn
+        self.uniforms.setstate(state)
+        return numbers

@@ -144,6 +144,14 @@ def no_token() -> UserError:
     )
 
 
+def whole_vocabulary(logits: Tensor, ids: Tensor | None, vocab_size: int) -> Tensor:
+    """Return logits over the target's vocabulary, -inf for tokens outside a draft vocabulary of `ids`."""
+    if ids is None:
+        return logits
+    whole = logits.new_full((*logits.shape[:-1], vocab_size), -torch.inf)
+    return whole.index_copy_(-1, ids, logits)
+
+
 NO_TOKEN = -1  # a value in `choices`
 BLOCK = 64  # probabilities that are added before one of them is looked for
 
@@ -158,8 +166,13 @@ def most_likely(logits: Tensor) -> Any:
 def choices(logits: Tensor) -> Any:
     """The most likely tokens as nested lists, `NO_TOKEN` if no logit is largest; one transfer from the
     device."""
+    return top_tokens(logits).tolist()
+
+
+def top_tokens(logits: Tensor) -> Tensor:
+    """The most likely tokens, `NO_TOKEN` if no logit is largest, shape (..., vocabulary) to (...)."""
     tokens = logits.argmax(-1, keepdim=True)  # NaN counts as the largest
-    return tokens.masked_fill(~(logits.gather(-1, tokens) > -inf), NO_TOKEN)[..., 0].tolist()
+    return tokens.masked_fill(~(logits.gather(-1, tokens) > -inf), NO_TOKEN)[..., 0]
 
 
 def top_token(logits: Tensor) -> int:

@@ -19,6 +19,7 @@ from ..models.runner import PassInput, PassOutput
 from ..models.runner.hidden_states import HiddenStates
 from ..models.runner.positions import ENDLESS
 from ..models.runner.prefix_cache import PrefixCache, PrefixMemory
+from .device_scores import DeviceScores, read_all
 from .prefill import Prefill
 from .regimes import Regimes, warn_of
 from .scores import GreedyScores, SampledScores, plain
@@ -194,7 +195,9 @@ class HFTarget(Prefill):
         first = (
             self.runner.cached_lengths[row] - len(draft.tokens) - start
         )  # the draft's first token in the pass
-        which = [*range(first), *(first + node for node in path)][: end - start]
+        which: Any = [*range(first), *(first + node for node in path)][: end - start]
+        if not path or path[-1] == len(path) - 1:  # a list of indices would make the host wait for a GPU
+            which = slice(0, len(which))
         for recorded in self.recorded.values():
             recorded.record(request.id, self.latest.hidden_states, row - self.first_row, which, start)
 
@@ -205,7 +208,10 @@ class HFTarget(Prefill):
         keep = logits.shape[1]
         widest = max(widths)
         greedy = [self._plain(r) for r, _ in batch]
-        chosen: list[list[int]] = choices(logits) if any(greedy) and not on_host(logits) else []
+        chosen: list[list[int]] = []
+        if any(greedy) and not on_host(logits):
+            known = self.latest.choices if self.latest else None
+            chosen = choices(logits) if known is None else known.tolist()
         scores: list[Scores] = []
         for row, is_plain, (request, draft) in zip(rows, greedy, batch, strict=True):
             end = keep - (widest - widths[row])
@@ -217,7 +223,11 @@ class HFTarget(Prefill):
                     GreedyScores(draft, logits[row, begin:end], chosen[row][begin:end] if chosen else None)
                 )
             else:
-                scores.append(SampledScores(request, draft, logits[row, begin:end], self._chain(request)))
+                chain = self._chain(request)
+                foresees = logits.device.type != "cpu" and not chain.historic
+                kind = DeviceScores if foresees else SampledScores
+                scores.append(kind(request, draft, logits[row, begin:end], chain))
+        read_all([one for one in scores if isinstance(one, DeviceScores)])
         return scores
 
     def _plain(self, request: Request) -> bool:

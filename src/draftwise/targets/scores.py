@@ -111,7 +111,7 @@ class SampledScores:
     a processor with a state (a grammar) stays correct.
 
     On the host NumPy reads the distributions: an operation of PyTorch on one row takes most of its time to
-    start.
+    start. On other devices `DeviceScores` needs a single read.
     """
 
     __slots__ = (
@@ -121,7 +121,6 @@ class SampledScores:
         "greedy",
         "host",
         "logits",
-        "probs",
         "request",
         "rows",
         "start",
@@ -134,10 +133,6 @@ class SampledScores:
         self._distributions: dict[int, Tensor] = {}
         self.rows = None if chain.historic else self._warped(logits)
         self.host = self.rows.numpy() if self.rows is not None and self.rows.device.type == "cpu" else None
-        self.probs: list[float] | None = None
-        if self.rows is not None and self.host is None and draft.dist is not None:
-            tokens = torch.tensor(draft.tokens, device=self.rows.device)
-            self.probs = self.rows[:-1].gather(1, tokens[:, None])[:, 0].tolist()
 
     def choice(self, node: int) -> int:
         """The target's own token after `node`."""
@@ -151,7 +146,7 @@ class SampledScores:
         parent, token = self.draft.parents[node], self.draft.tokens[node]
         if self.greedy:
             return float(top_token(self._distribution(parent)) == token)
-        p = self._chance(parent, token) if self.probs is None else self.probs[node]
+        p = self._chance(parent, token)
         if isnan(p):
             raise no_token()
         return p

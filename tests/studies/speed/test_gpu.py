@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 import torch
 
 from draftwise.errors import UserError
+from studies.common import gpu_bench, parts
+from studies.common.parts import Row, print_rows, run_part, write_rows
 from studies.speed import gpu
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_waits_and_copies_are_counted_a_round() -> None:
@@ -26,9 +34,84 @@ def test_texts_are_compared_one_by_one() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no CUDA device"):
-        gpu.device_name()
+        gpu_bench.device_name()
     line = [sys.executable, "-m", "studies.speed.gpu", "--out", str(tmp_path)]
-    root = Path(__file__).parents[3]
-    ran = subprocess.run(line, capture_output=True, text=True, check=False, cwd=root)
+    ran = subprocess.run(line, capture_output=True, text=True, check=False, cwd=ROOT)
     assert ran.returncode == 1 and ran.stderr.startswith("error: PyTorch finds no CUDA device")
     assert len(ran.stderr.splitlines()) == 1 and not ran.stdout
+
+
+def test_a_part_runs_on_a_cpu_and_leaves_its_rows_in_the_file(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "studies.speed.gpu", "--cpu", "--only", "passes", "--out", str(tmp_path)]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False, cwd=ROOT)
+    rows = json.loads((tmp_path / "gpu.json").read_text())
+    assert ran.returncode == 0, rows
+    assert {row["kind"] for row in rows} == {"graph", "eager"}
+    assert sum("ms" in row for row in rows) == 6
+
+
+def test_samples_of_one_law_and_of_two() -> None:
+    rng = Random(0)
+    draws = [Counter(rng.choices(range(6), [1, 2, 3, 4, 5, w], k=900)) for w in (6, 6, 1)]
+    statistic, freedom, p = gpu.two_samples(draws[0], draws[1])
+    assert freedom == 6 and statistic < 15 and p > 0.01
+    assert gpu.two_samples(draws[0], draws[2])[2] < 1e-3
+
+
+CHILD = """
+import sys, time
+print('{"n": 1}', flush=True)
+print("a warning")
+if sys.argv[1] == "hangs": time.sleep(600)
+if sys.argv[1] == "fails": raise RuntimeError("out of memory")
+print('{"n": 2}', flush=True)
+"""
+
+
+@pytest.mark.parametrize(("how", "count", "reason"), [("ends", 2, ""), ("fails", 1, "out of memory")])
+def test_a_part_that_fails_leaves_its_rows(how: str, count: int, reason: str) -> None:
+    rows: list[Row] = []
+    why = run_part([sys.executable, "-c", CHILD, how], 600.0, rows.append)
+    assert rows == [{"n": n + 1} for n in range(count)]
+    assert reason in why and bool(why) == bool(reason)
+
+
+def test_a_part_that_hangs_is_ended_and_leaves_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is over when the first row is there."""
+    timers: list[Any] = []
+
+    class AtOnce:
+        def __init__(self, seconds: float, function: Any) -> None:
+            timers.append(function)
+
+        def start(self) -> None: ...
+        def cancel(self) -> None: ...
+
+    monkeypatch.setattr(parts, "Timer", AtOnce)
+    rows: list[Row] = []
+
+    def note(row: Row) -> None:
+        rows.append(row)
+        timers[0]()
+
+    assert run_part([sys.executable, "-c", CHILD, "hangs"], 3.0, note) == "took longer than 3 s"
+    assert rows == [{"n": 1}]
+
+
+def test_a_step_that_raises_leaves_the_others_their_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    def steps() -> Any:
+        yield lambda: {"n": 1}
+        yield lambda: {"n": 1 // 0}
+        yield lambda: {"n": 3}
+        raise KeyError("the rest")
+
+    assert print_rows("text", steps()) == 2
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row.get("n") for row in rows] == [1, None, 3, None]
+    assert "ZeroDivisionError" in rows[1]["error"] and "the rest" in rows[3]["error"]
+
+
+def test_rows_are_written_whole(tmp_path: Path) -> None:
+    write_rows([{"n": 1}], tmp_path / "gpu.json")
+    assert json.loads((tmp_path / "gpu.json").read_text()) == [{"n": 1}]
+    assert [path.name for path in tmp_path.iterdir()] == ["gpu.json"]

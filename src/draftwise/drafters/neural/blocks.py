@@ -11,10 +11,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ...core.drafts import Draft, Job
 from ...core.request import Request
+from ...models.distributions import whole_vocabulary
 from ...models.heads.dflash import DFlash
 from ...models.runner.hidden_states import Source
 from ...models.weights.timing import WIDTHS
-from .heads import HeadDrafter, whole_vocabulary
+from .heads import HeadDrafter
 
 LEAST = 64  # initial number of positions in a text's keys and values; doubled when full
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, nan
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,9 +17,10 @@ from ...core.roles import GradeJob
 from ...core.sampling import Sampling
 from ...core.stops import TOP, factor, needs, stop
 from ...models.distributions import draw, most_likely, warp, warpers
-from ...models.runner.drafts import DraftOutput
+from ...models.runner.drafts import MOST_STEPS, DraftInput, DraftOutput
 
 CHOSEN = frozenset({"chosen"})  # alone, one operation is enough
+PIECE = 4  # tokens that are drafted without a read where a rule may cut the draft
 
 
 @dataclass(slots=True)
@@ -179,20 +180,77 @@ tokens of a job, vocabulary), and the hidden states that these came from, if rul
 """
 
 
+AtOnce = Callable[[Sequence[Chain], Tensor], bool]
+"""Adds tokens to chains, from the logits after each, shape (chains, vocabulary); False if it cannot."""
+
+
 def draft_chains(
-    jobs: Sequence[Job], logits: Tensor, states: Tensor | None, step: Step, *, vocab_size: int, sample: bool
+    jobs: Sequence[Job],
+    logits: Tensor,
+    states: Tensor | None,
+    step: Step,
+    *,
+    vocab_size: int,
+    sample: bool,
+    at_once: AtOnce | None = None,
 ) -> list[Draft]:
     """Draft a chain for each job; `logits` (jobs, 1, vocabulary) and `states` are those after its text."""
     chains = [Chain(job, needs(job.stops)) for job in jobs]
     while True:
-        best = picks(chains, logits[:, 0, :vocab_size], sample=sample)
-        for i, chain in enumerate(chains):
-            if not chain.done:
-                hidden = None if states is None else states[i, 0]
-                chain.extend(logits[i, 0], best[i], hidden, vocab_size=vocab_size, sample=sample)
+        if at_once is None or not at_once(chains, logits[:, 0]):
+            best = picks(chains, logits[:, 0, :vocab_size], sample=sample)
+            for i, chain in enumerate(chains):
+                if not chain.done:
+                    hidden = None if states is None else states[i, 0]
+                    chain.extend(logits[i, 0], best[i], hidden, vocab_size=vocab_size, sample=sample)
         if all(chain.done for chain in chains):
             return [chain.draft for chain in chains]
         logits, states = step([[] if c.done else c.tokens[-1:] for c in chains], [[0]] * len(jobs), None)
+
+
+def draft_at_once(
+    runner: Any,
+    chains: Sequence[Chain],
+    logits: Tensor,
+    *,
+    vocab_size: int,
+    size: int,
+    sample: bool,
+    allowed: Tensor | None = None,
+    states: Tensor | None = None,
+    ids: Tensor | None = None,
+) -> DraftOutput | None:
+    """Draft several tokens without reading the device between them; None where the executor cannot.
+
+    The chains are those of the first rows, in order, and `logits` their rows' after all tokens so far. A rule
+    that reads a token's signals cuts the draft afterwards, so with rules it is made in pieces. The other
+    arguments are those of `DraftInput`.
+    """
+    unfinished = [chain for chain in chains if not chain.done]
+    longest = min(chain.job.length - len(chain.tokens) for chain in unfinished)
+    is_cut = any(chain.needs or chain.job.until for chain in unfinished)
+    steps = min(longest, PIECE if is_cut else MOST_STEPS)
+    needs_steps = any(c.job.constraint is not None or "hidden" in c.needs for c in unfinished)
+    if steps < 2 or needs_steps:
+        return None
+    given = DraftInput(
+        logits,
+        steps,
+        vocab_size,
+        size,
+        [c.uniforms(steps) if not c.done and c.is_sampled(sample) else None for c in chains],
+        [chain.job.request.sampling for chain in chains],
+        allowed,
+        any(chain.needs for chain in unfinished),
+        states,
+        ids,
+    )
+    output: DraftOutput | None = runner.executor.try_draft(runner, given)
+    if output is not None:
+        for row, chain in enumerate(chains):
+            if not chain.done:
+                chain.take(output, row, vocab_size=vocab_size, is_drawn=given.uniforms[row] is not None)
+    return output
 
 
 def distributions(sampling: Sampling, rows: Tensor, vocab_size: int) -> Tensor:

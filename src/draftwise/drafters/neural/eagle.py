@@ -12,6 +12,7 @@ from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
+from ...models.distributions import whole_vocabulary
 from ...models.heads.eagle import Eagle, PEagle
 from ...models.heads.mtp import Mtp
 from ...models.heads.pairs import PairModel
@@ -19,8 +20,8 @@ from ...models.runner import ModelRunner, PassInput
 from ...models.runner.hidden_states import Source
 from ...models.runner.traits import Traits
 from ...models.weights.timing import WIDTHS
-from .chains import Drift
-from .heads import MISS, HeadDrafter, later, whole_vocabulary
+from .chains import Chain, Drift, draft_at_once
+from .heads import MISS, HeadDrafter, later
 
 LONG = 16  # from this many pending pairs a row is prefilled in a pass of its own
 Texts = Sequence[Sequence[int]]
@@ -42,6 +43,16 @@ class PairDrafter(HeadDrafter):
         # Rotary positions and full attention.
         self.runner = ModelRunner(PairModel(head), traits=Traits())
         self.chunk = 96 if self.runner.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
+
+    @property
+    def pass_kind(self) -> str:
+        """How passes are run at present."""
+        return self.runner.executor.kind
+
+    @property
+    def setup_seconds(self) -> float:
+        """Seconds of work that is done once, such as compiling passes: no price of a draft."""
+        return self.runner.setup_seconds
 
     def close(self, request: Request) -> None:
         """Free the request's row."""
@@ -155,6 +166,27 @@ class EagleDrafter(PairDrafter):
             self.runner.cached_lengths[row] = len(request.tokens) - 1
         return drafts
 
+    def _extend_at_once(self, chains: Sequence[Chain], logits: Tensor) -> bool:
+        """Draft several tokens without reading the device between them, where the executor can."""
+        if not self.runner.executor.drafts:
+            return False
+        places = [self.runner.request_ids.index(chain.job.request.id) for chain in chains]
+        order = sorted(range(len(chains)), key=places.__getitem__)
+        output = draft_at_once(
+            self.runner,
+            [chains[i] for i in order],
+            torch.stack([logits[i] for i in order]),
+            vocab_size=self.vocab_size,
+            size=self.vocab_size,
+            sample=self.sample,
+            states=torch.stack([self.last[i, 0] for i in order]),
+            ids=self.ids,
+        )
+        if output is None or output.states is None:
+            return False
+        self.last = torch.stack([output.states[row] for row in places])[:, None]
+        return True
+
     def _step(self, rows: Sequence[int], tokens: Texts, above: Texts, parents: Texts | None) -> Tensor:
         """Read drafted tokens, each with the head's own state of its parent."""
         texts: list[Sequence[int]] = [()] * len(rows)
@@ -163,7 +195,9 @@ class EagleDrafter(PairDrafter):
         for i, row in enumerate(rows):
             texts[row] = tokens[i]
             if tokens[i]:
-                states[row, : len(tokens[i])] = self.last[i, above[i]]
+                # A list of indices is copied to the device, and a GPU's host would wait for that.
+                at = slice(above[i][0], above[i][0] + 1) if len(above[i]) == 1 else above[i]
+                states[row, : len(tokens[i])] = self.last[i, at]
         trees = {row: tree for row, tree in zip(rows, parents, strict=True) if tree} if parents else None
         output = self.runner.forward(PassInput(0, texts, widest, parents=trees, states=states))
         self.last = output.hidden_states[-1][rows]

@@ -89,7 +89,12 @@ class HeadDrafter(ABC):
         """Draft a depth a step; `logits` (jobs, 1, vocabulary) and `states` are those after the texts."""
         if jobs[0].width > 1:
             return draft_trees(jobs, logits, step, top=self.top, gain=self.gain)
-        return draft_chains(jobs, logits, states, step, vocab_size=self.vocab_size, sample=self.sample)
+        size, sample, at_once = self.vocab_size, self.sample, self._extend_at_once
+        return draft_chains(jobs, logits, states, step, vocab_size=size, sample=sample, at_once=at_once)
+
+    def _extend_at_once(self, chains: Sequence[Chain], logits: Tensor) -> bool:
+        """Draft several tokens of all chains without a read between them; False if that is not possible."""
+        return False
 
     def _draft_at_once(self, job: Job, row_after: RowAfter, places: int, states: Tensor | None) -> Draft:
         """Draft from at most so many places, whose logits are all known.
@@ -129,11 +134,3 @@ def later(job: GradeJob, n: int) -> GradeJob:
     """Return the job without its first `n` tokens."""
     distributions = None if job.distributions is None else job.distributions[n:]
     return replace(job, start=job.start + n, probs=job.probs[n:], distributions=distributions)
-
-
-def whole_vocabulary(logits: Tensor, ids: Tensor | None, vocab_size: int) -> Tensor:
-    """Return logits over the target's vocabulary, -inf for tokens outside a draft vocabulary of `ids`."""
-    if ids is None:
-        return logits
-    whole = logits.new_full((*logits.shape[:-1], vocab_size), -torch.inf)
-    return whole.index_copy_(-1, ids, logits)

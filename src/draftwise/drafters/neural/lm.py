@@ -20,12 +20,10 @@ from ...errors import UserError
 from ...models.load import embedded
 from ...models.probe import rows_of
 from ...models.runner import PassInput, PassOutput
-from ...models.runner.drafts import MOST_STEPS, DraftInput
 from ...models.runner.prefix_cache import PrefixCache, PrefixMemory, length
-from .chains import Chain, drafted_rows, force, grades, picks
+from .chains import Chain, draft_at_once, drafted_rows, force, grades, picks
 
 LAST = -1  # the layer after the final norm
-PIECE = 4  # tokens that are drafted without a read where a rule may cut the draft
 LONG = 16  # from this many pending tokens a row is prefilled in a pass of its own
 
 
@@ -118,6 +116,11 @@ class LMDrafter:
         """How passes are run at present."""
         return self.runner.executor.kind
 
+    @property
+    def setup_seconds(self) -> float:
+        """Seconds of work that is done once, such as compiling passes: no price of a draft."""
+        return self.runner.setup_seconds
+
     def hint(self, request: Request) -> float:
         """Return 1: it is always ready."""
         return 1.0
@@ -186,37 +189,25 @@ class LMDrafter:
             logits = self._step(chains, rows)
 
     def _draft_at_once(self, chains: Sequence[Chain], logits: Tensor, rows: Sequence[int]) -> bool:
-        """Draft several tokens without reading the device between them, where the executor can.
-
-        A rule that reads a token's signals cuts the draft afterwards, so with rules it is made in pieces.
-        """
-        unfinished = [chain for chain in chains if not chain.done]
-        longest = min(chain.job.length - len(chain.tokens) for chain in unfinished)
-        is_cut = any(chain.needs or chain.job.until for chain in unfinished)
-        steps = min(longest, PIECE if is_cut else MOST_STEPS)
-        needs_steps = any(c.job.constraint is not None or "hidden" in c.needs for c in unfinished)
-        if steps < 2 or needs_steps:
-            return False
-        by_row = sorted(zip(rows, chains, strict=True), key=lambda pair: pair[0])
-        given = DraftInput(
+        """Draft several tokens without reading the device between them, where the executor can."""
+        by_row = [chain for _, chain in sorted(zip(rows, chains, strict=True), key=lambda pair: pair[0])]
+        done = [chain.done for chain in by_row]
+        output = draft_at_once(
+            self.runner,
+            by_row,
             logits[: len(chains)],
-            steps,
-            self.vocab_size,
-            self.size,
-            [c.uniforms(steps) if not c.done and c.is_sampled(self.sample) else None for _, c in by_row],
-            [chain.job.request.sampling for _, chain in by_row],
-            self.allowed,
-            any(chain.needs for chain in unfinished),
+            vocab_size=self.vocab_size,
+            size=self.size,
+            sample=self.sample,
+            allowed=self.allowed,
         )
-        output = self.runner.executor.try_draft(self.runner, given)
         if output is None:
             return False
-        for row, chain in by_row:
-            if chain.done:
-                self.runner.cached_lengths[row] -= steps - 1
-                continue
-            self.cached[chain.job.request.id].fed += output.tokens[row][:-1]
-            chain.take(output, row, vocab_size=self.vocab_size, is_drawn=given.uniforms[row] is not None)
+        for row, chain in enumerate(by_row):
+            if done[row]:
+                self.runner.cached_lengths[row] -= len(output.tokens[row]) - 1
+            else:
+                self.cached[chain.job.request.id].fed += output.tokens[row][:-1]
         return True
 
     def draft_after(self, jobs: Sequence[Job], written: Sequence[Sequence[int]]) -> list[Draft]:
@@ -352,7 +343,8 @@ class LMDrafter:
         device, keep = logits.device, logits.shape[1]
         which: Any = (slice(None), 0)
         if keep > 1:
-            which = (torch.arange(len(ends), device=device), torch.tensor(ends, device=device))
+            places = torch.tensor(ends).to(device, non_blocking=True)
+            which = (torch.arange(len(ends), device=device), places)
         self.hidden = None if states is None else states[:, -keep:][which]
         return logits[which]
 

@@ -69,7 +69,8 @@ class TranslatedDrafter:
             raise UserError("vocabulary=shared: the vocabularies share no token, choose vocabulary=text")
         self.way = "text" if vocabulary == "auto" and share < ENOUGH else vocabulary
         self.pairs = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
-        self.allowed = torch.zeros(inner.vocab_size, dtype=torch.bool).index_fill(0, self.pairs[:, 1], True)
+        allowed = torch.zeros(inner.vocab_size, dtype=torch.bool).index_fill(0, self.pairs[:, 1], True)
+        self.allowed = allowed.to(getattr(getattr(inner, "runner", None), "device", "cpu"))
         self.target_ids = {drafted: token for token, drafted in pairs}
         self.views: dict[int, TextView] = {}
 
@@ -87,6 +88,11 @@ class TranslatedDrafter:
     def pass_kind(self) -> str:
         """How passes are run at present."""
         return str(getattr(self.inner, "pass_kind", ""))
+
+    @property
+    def setup_seconds(self) -> float:
+        """Seconds of work that the model has done once, such as compiling its passes."""
+        return float(getattr(self.inner, "setup_seconds", 0.0))
 
     def hint(self, request: Request) -> float:
         """Return the model's hint."""

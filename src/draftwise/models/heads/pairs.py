@@ -31,6 +31,7 @@ class PairModel(nn.Module):
         for name, other, module in zip(SHARED, own, head.shared, strict=True):
             if not hasattr(head, other):
                 self.add_module(name, module)
+        self.training = False  # it has no mode of its own, beside its head's
         self.weight = (next(head.parameters()).new_empty(0),)  # its device and dtype
 
     @property

@@ -29,6 +29,18 @@ class DraftShape(NamedTuple):
     is_sampled: bool
     is_cut: bool  # by top-k, top-p or min-p
     has_signals: bool
+    is_restricted: bool  # to some tokens
+
+    @property
+    def kind(self) -> str:
+        """What the code of the draft depends on beside sizes, in words."""
+        words = {
+            "is_sampled": "sampled",
+            "is_cut": "cut",
+            "has_signals": "graded",
+            "is_restricted": "restricted",
+        }
+        return " ".join([*(word for name, word in words.items() if getattr(self, name)), "drafts"])
 
 
 @dataclass(slots=True)
@@ -44,6 +56,8 @@ class DraftInput:
         sampling: The settings of each row.
         allowed: The tokens that may be drafted, shape (vocabulary,); None if all may.
         has_signals: Also compute the signals of stop rules.
+        states: Of a head: its state after the last token of each row, shape (rows, size).
+        ids: Of a head: the target's ids of the tokens that it drafts; None if it drafts all.
     """
 
     logits: Tensor
@@ -54,6 +68,8 @@ class DraftInput:
     sampling: Sequence[Sampling]
     allowed: Tensor | None = None
     has_signals: bool = False
+    states: Tensor | None = None
+    ids: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -63,12 +79,14 @@ class DraftOutput:
     `rows` and `distributions` have the shape (rows, steps, vocabulary), and stay on the device; the latter is
     None where no row samples. `signals[row][step]` are the probability that the token was drawn with
     and, if they were asked for, the entropy, the token's raw probability and the largest probabilities.
+    `states` are a head's own, which the last token is to be read with, shape (rows, size).
     """
 
     tokens: list[list[int]]
     rows: Tensor
     distributions: Tensor | None
     signals: list[list[list[float]]]
+    states: Tensor | None = None
 
 
 def settings_of(given: DraftInput, rows: int) -> list[list[float]]:
@@ -163,8 +181,11 @@ def run_draft(
     return tuple(outputs)
 
 
-def read_numbers(numbers: Tensor, rows: Tensor, distributions: Tensor | None = None) -> DraftOutput:
-    """Read a draft's numbers from the device, which is its one wait."""
+def read_numbers(numbers: Tensor, rows: Tensor, tensors: Sequence[Tensor], shape: DraftShape) -> DraftOutput:
+    """Read a draft's numbers from the device, which is its one wait; `tensors` are the outputs after rows."""
+    left = list(tensors)
+    distributions = left.pop(0) if shape.is_sampled else None
     lines = numbers.tolist()
     tokens = [[int(step[0]) for step in row] for row in lines]
-    return DraftOutput(tokens, rows, distributions, [[step[1:] for step in row] for row in lines])
+    signals = [[step[1:] for step in row] for row in lines]
+    return DraftOutput(tokens, rows, distributions, signals, left[0] if left else None)

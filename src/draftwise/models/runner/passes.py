@@ -51,12 +51,14 @@ class PassOutput:
 
     Rows are padded on the right, so row i's own last position is `len(tokens[i]) - 1` counted from `width -
     logits_to_keep` for logits, and from 0 for `hidden_states`, which has the layers that the runner was asked
-    for.
+    for. `choices` are the most likely tokens (`distributions.top_tokens`) at the positions of the logits,
+    where the pass has computed them, too.
     """
 
     logits: Tensor
     hidden_states: States
     info: PassInfo
+    choices: Tensor | None = None
 
 
 @dataclass(slots=True)

@@ -34,7 +34,8 @@ class ModelRunner:
     """One model with a KV cache that has a row for each request.
 
     `cached_lengths[row]` is the number of tokens with valid keys and values; lowering it is a rollback.
-    `seconds` is the total time inside the model. Texts are read `together` in one pass, or one at a time if
+    `seconds` is the total time inside the model, `setup_seconds` that of work which is done once, such as
+    compiling between two passes. Texts are read `together` in one pass, or one at a time if
     the model counts positions by the cache's length. If `guided`, position ids and attention masks are passed
     in; otherwise the model computes its own. How the model treats masks and positions is probed, unless
     `traits` are given. A `stateful` runner keeps states that cannot rewind (`StateRunner`).
@@ -59,7 +60,7 @@ class ModelRunner:
         self.request_ids: list[int] = []
         self.cached_lengths: list[int] = []
         self.prompts: dict[int, int] = {}  # by request, for models that read them otherwise than later tokens
-        self.seconds = 0.0
+        self.seconds = self.setup_seconds = 0.0
         self.together = self.guided = True
         self.eager = self._eager()
         self.executor: Executor = self.eager
@@ -171,7 +172,7 @@ class ModelRunner:
 
     def forward(self, given: PassInput) -> PassOutput:
         """Run one forward pass, or one for each text where they cannot share one."""
-        busy = self.poll is not None and self.poll()
+        busy = self.poll is not None and self._set_up()
         output = self.executor.try_run(self, given)
         if output is None:
             # Entering the mode once more takes several microseconds.
@@ -180,6 +181,13 @@ class ModelRunner:
         if busy:
             output.info.is_timed = False
         return output
+
+    def _set_up(self) -> bool:
+        """Call `poll`, and count its seconds."""
+        begin = perf_counter()
+        busy = self.poll is not None and self.poll()
+        self.setup_seconds += perf_counter() - begin
+        return busy
 
     def _forward(self, given: PassInput) -> PassOutput:
         texts, lengths, keep = given.tokens, given.rope_lengths, given.logits_to_keep

@@ -25,14 +25,16 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from ....core.passes import PassInfo
-from ....errors import DraftwiseWarning
+from ....errors import DraftwiseWarning, one_line
 from ...attention import shared_heads
 from ...compiled.blueprint import Unfit
 from ...compiled.trace import PassLayer
-from ...compiled.trial import compare, finish
+from ...compiled.trial import compare, finish, made_up_states
+from ...distributions import top_tokens, whole_vocabulary
 from ..drafts import MOST_STEPS, DraftInput, DraftOutput, DraftShape, read_numbers, run_draft, settings_of
 from ..passes import Executor, PassInput, PassOutput
 from ..runner import ModelRunner
+from .device_capture import Capture, DeviceCapture, Function, NoRoom, Replay
 
 LOG = getLogger(__name__)
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -40,11 +42,6 @@ ROWS = (1, 2, 4, 8, 16, 32)
 FIRST_SLOTS = 512  # the first class of visible slots; each further one is twice as long
 MOST_GRAPHS = 96  # kept at once, the latest used
 LIKELY = 16  # widths up to this one are captured before the first text
-
-Function = Callable[..., tuple[Tensor, ...]]
-Replay = Callable[[], tuple[Tensor, ...]]
-Capture = Callable[[Function, Sequence[Tensor]], Replay]
-"""Makes a replay of a function of tensors that never move; the next replay overwrites its outputs."""
 
 
 class PassShape(NamedTuple):
@@ -54,6 +51,11 @@ class PassShape(NamedTuple):
     width: int
     slots: int
     has_tree: bool
+
+    @property
+    def kind(self) -> str:
+        """What the code of the pass depends on beside sizes, in words."""
+        return "passes of trees" if self.has_tree else "passes of chains"
 
 
 class Numbers:
@@ -76,16 +78,16 @@ class Numbers:
         """Copy the matrix to the device."""
         self.device.copy_(self.host, non_blocking=True)
         if self.copied is not None:
-            self.copied.record()
+            self.copied.record(torch.cuda.current_stream(self.device.device))
 
 
 @dataclass(slots=True)
 class Captured:
-    """A graph and the inputs that change from one replay to the next."""
+    """A graph and the inputs that change from one replay to the next: numbers, and tensors of the device."""
 
     replay: Replay
     numbers: Numbers
-    logits: Tensor | None = None
+    tensors: Sequence[Tensor]
 
 
 class CudaGraphs(Executor):
@@ -109,7 +111,8 @@ class CudaGraphs(Executor):
         self.version = -1  # of the buffers that the graphs read
         self.spans: dict[int, Tensor] = {}
         self.captures = 0
-        self.is_full = False  # after a capture that failed
+        self.is_full = False  # after a capture that found no memory
+        self.refused: dict[str, str] = {}  # kinds that could not be captured, and why
 
     @torch.inference_mode()
     def try_run(self, runner: ModelRunner, given: PassInput) -> PassOutput | None:
@@ -130,16 +133,20 @@ class CudaGraphs(Executor):
             tree=shape.has_tree,
         )
         columns = shape.width * (2 if shape.has_tree else 1) + 1
+        function = partial(run_pass, runner, shape, tuple(self.layers))
         captured = self._captured(
-            runner, shape, partial(run_pass, runner, shape, tuple(self.layers)), columns, torch.long
+            runner, shape, function, columns, torch.long, partial(_blank_states, runner, shape)
         )
         if captured is None:
             return None
+        if given.states is not None:
+            captured.tensors[0].zero_()  # a NaN would spread even from what only pads
+            captured.tensors[0][:count, :width].copy_(given.states)
         self._fill(captured.numbers.write(), runner, given, shape)
         captured.numbers.send()
-        logits, *states = captured.replay()
+        logits, best, *states = captured.replay()
         # Copies, since the next replay overwrites them.
-        logits = logits[:count, width - keep : width].clone()
+        logits, best = (part[:count, width - keep : width].clone() for part in (logits, best))
         kept = {
             layer: part[:count, :width].clone() for layer, part in zip(runner.layers, states, strict=True)
         }
@@ -148,13 +155,15 @@ class CudaGraphs(Executor):
         seconds = perf_counter() - begin
         runner.seconds += seconds
         tokens, is_timed = sum(map(len, given.tokens)), self.captures == before
-        return PassOutput(logits, kept, PassInfo(self.kind, tokens, width, 0, seconds, is_timed))
+        info = PassInfo(self.kind, tokens, width, 0, seconds, is_timed)
+        return PassOutput(logits, kept, info, best)
 
     @torch.inference_mode()
     def try_draft(self, runner: ModelRunner, given: DraftInput) -> DraftOutput | None:
         """Draft tokens for the first rows in one replay; None if there is no graph for it."""
         count, lengths = len(given.logits), runner.cached_lengths
-        if count > ROWS[-1] or given.steps > MOST_STEPS or runner.layers or runner.training:
+        returns_states = bool(runner.layers) and not runner.reads_states
+        if count > ROWS[-1] or given.steps > MOST_STEPS or returns_states or runner.training:
             return None
         rows = ROWS[bisect_left(ROWS, count)]
         shape = DraftShape(
@@ -164,22 +173,33 @@ class CudaGraphs(Executor):
             any(one is not None for one in given.uniforms),
             any(one.top_k or one.top_p < 1.0 or one.min_p for one in given.sampling),
             given.has_signals,
+            given.allowed is not None,
         )
         begin = perf_counter()
         function = partial(
-            _draft, runner, shape, tuple(self.layers), given.vocab_size, given.size, given.allowed
+            _draft, runner, shape, tuple(self.layers), given.vocab_size, given.size, given.allowed, given.ids
         )
-        captured = self._captured(runner, shape, function, 5 + given.steps, torch.float64, given.logits)
-        if captured is None or captured.logits is None:
+        before = [part for part in (given.logits, given.states) if part is not None]
+        captured = self._captured(
+            runner,
+            shape,
+            function,
+            5 + given.steps,
+            torch.float64,
+            lambda: [part.new_zeros(rows, part.shape[1]) for part in before],
+        )
+        if captured is None:
             return None
         array = captured.numbers.write()
         array[:, 0] = 0
         array[: len(lengths[:rows]), 0] = lengths[:rows]
         array[:, 1:] = settings_of(given, rows)
         captured.numbers.send()
-        captured.logits[:count].copy_(given.logits)
+        for held, new in zip(captured.tensors, before, strict=True):
+            held[:count].copy_(new)
         numbers, *tensors = captured.replay()
-        output = read_numbers(numbers[:count], *(part[:count].clone() for part in tensors))
+        raw, *kept = (part[:count].clone() for part in tensors)
+        output = read_numbers(numbers[:count], raw, kept, shape)
         for row in range(count):
             lengths[row] += given.steps - 1
         runner.seconds += perf_counter() - begin
@@ -194,7 +214,8 @@ class CudaGraphs(Executor):
         scratch.open(0)
         for width in WIDTHS[: WIDTHS.index(LIKELY) + 1]:
             scratch.cached_lengths[0] = 0
-            scratch.forward(PassInput(0, [[0] * width], width))
+            states = runner.blank_states(1, width) if runner.reads_states else None
+            scratch.forward(PassInput(0, [[0] * width], width, states=states))
         scratch.close(0)
 
     def _shape(self, runner: ModelRunner, given: PassInput) -> PassShape | None:
@@ -216,9 +237,9 @@ class CudaGraphs(Executor):
         function: Function,
         columns: int,
         dtype: torch.dtype,
-        logits: Tensor | None = None,
+        make_more: Callable[[], list[Tensor]],
     ) -> Captured | None:
-        """The graph of a function of numbers, slots and the KV cache; None if that fails."""
+        """The graph of a function of numbers, slots, more tensors and the KV cache; None if that fails."""
         tensors = self._cache_tensors(runner, shape)
         if self.version != runner.cache.plan.buffers:
             self.graphs.clear()
@@ -226,8 +247,9 @@ class CudaGraphs(Executor):
         if shape in self.graphs:
             captured = self.graphs[shape] = self.graphs.pop(shape)  # the latest
             return captured
-        if self.is_full:
+        if self.is_full or shape.kind in self.refused:
             return None
+        begin = perf_counter()
         while len(self.graphs) >= MOST_GRAPHS:
             del self.graphs[next(iter(self.graphs))]
         numbers = Numbers(shape.rows, columns, dtype, runner.device)
@@ -235,19 +257,28 @@ class CudaGraphs(Executor):
         array, lengths = numbers.write(), runner.cached_lengths[: shape.rows]
         array[: len(lengths), 0] = lengths
         numbers.send()
-        inputs = [numbers.device, self._span(shape.slots, runner.device)]
-        if logits is not None:
-            logits = logits.new_zeros(shape.rows, logits.shape[1])
-            inputs.append(logits)
+        more = make_more()
+        inputs = [numbers.device, self._span(shape.slots, runner.device), *more]
         try:
             replay = self.capture(function, [*inputs, *tensors])
-        except RuntimeError as error:  # no memory, or code that waits for the host
-            LOG.warning("further shapes of passes are eager: %s", next(iter(str(error).splitlines()), ""))
-            self.is_full = True
+        except Exception as error:  # no memory, or whatever the model's code raises; eager passes still run
+            self._refuse(shape, error)
             return None
+        finally:
+            runner.setup_seconds += perf_counter() - begin
         self.captures += 1
-        self.graphs[shape] = captured = Captured(replay, numbers, logits)
+        self.graphs[shape] = captured = Captured(replay, numbers, more)
         return captured
+
+    def _refuse(self, shape: PassShape | DraftShape, error: Exception) -> None:
+        """Leave further passes eager: all without memory, else those of this kind."""
+        reason = one_line(error)
+        if isinstance(error, (torch.OutOfMemoryError, NoRoom)):
+            self.is_full = True
+            LOG.warning("no further shapes of passes become graphs: %s", reason)
+        else:
+            self.refused[shape.kind] = reason
+            LOG.warning("%s run without graphs: %s", shape.kind, reason)
 
     def _fill(self, array: NDArray[Any], runner: ModelRunner, given: PassInput, shape: PassShape) -> None:
         """Write lengths of rows, token ids, and parents within the pass.
@@ -286,6 +317,11 @@ class CudaGraphs(Executor):
         return self.spans[slots]
 
 
+def _blank_states(runner: ModelRunner, shape: PassShape) -> list[Tensor]:
+    """What a head reads beside tokens."""
+    return [runner.blank_states(shape.rows, shape.width)] if runner.reads_states else []
+
+
 def _slots_class(longest: int) -> int:
     return max(FIRST_SLOTS, 1 << (longest - 1).bit_length())
 
@@ -296,18 +332,24 @@ def run_pass(
     layers: Sequence[int],
     numbers: Tensor,
     span: Tensor,
-    *cache: Tensor,
+    *tensors: Tensor,
 ) -> tuple[Tensor, ...]:
     """A pass as a function of integers, shape (rows, 1 + width), or (rows, 1 + 2 width) with parents.
 
-    No number of a text is in its code, so that a recording of it runs every pass of its shape. Returns the
-    logits, shape (rows, width, vocabulary), and the hidden states that the runner was asked for.
+    `tensors` are what a head reads beside them, shape (rows, width, size), and the KV cache. No number of a
+    text is in the code, so that a recording of it runs every pass of its shape. Returns the logits, shape
+    (rows, width, vocabulary), the most likely tokens, shape (rows, width), and the hidden states that the
+    runner was asked for.
     """
     parents = numbers[:, shape.width + 1 :] if shape.has_tree else None
     starts, ids = numbers[:, :1], numbers[:, 1 : shape.width + 1]
-    logits = call_model(runner, layers, ids, starts, parents, span, cache)
+    states, cache = (tensors[0], tensors[1:]) if runner.reads_states else (None, tensors)
+    output = call_model(runner, layers, ids, starts, parents, span, cache, states)
+    made = output.logits, top_tokens(output.logits)
+    if runner.reads_states:
+        return *made, output.states
     hooks = runner.eager.hooks
-    return (logits, *(hooks.latest[layer] for layer in runner.layers)) if hooks else (logits,)
+    return (*made, *(hooks.latest[layer] for layer in runner.layers)) if hooks else made
 
 
 def call_model(
@@ -318,10 +360,12 @@ def call_model(
     parents: Tensor | None,
     span: Tensor,
     cache: Sequence[Tensor],
-) -> Tensor:
-    """Logits of tokens, shape (rows, width), that follow the first `starts` slots, shape (rows, 1).
+    states: Tensor | None,
+) -> Any:
+    """The output for tokens, shape (rows, width), that follow the first `starts` slots, shape (rows, 1).
 
-    `span` are the visible slots, `cache` keys and values of each of the `layers` in turn.
+    `span` are the visible slots, `cache` keys and values of each of the `layers` in turn, and `states` what a
+    head reads beside the tokens.
     """
     (rows, width), total = ids.shape, span.shape[0]
     slots = starts + span[:width]
@@ -340,9 +384,10 @@ def call_model(
     named: dict[str, Any] = {runner.cache_name: Cache(layers=parts), "use_cache": True}
     # Padding may be beyond the last position that the model has an embedding for.
     named |= {"position_ids": here.clamp(max=runner.max_length - 1), "attention_mask": mask}
+    if states is not None:
+        named |= {"states": states, "logits_to_keep": width}
     with shared_heads():
-        logits: Tensor = runner.model(input_ids=ids, **named).logits
-    return logits
+        return runner.model(input_ids=ids, **named)
 
 
 def _draft(
@@ -352,17 +397,26 @@ def _draft(
     vocab_size: int,
     size: int,
     allowed: Tensor | None,
+    drafted: Tensor | None,
     numbers: Tensor,
     span: Tensor,
     logits: Tensor,
-    *cache: Tensor,
+    *tensors: Tensor,
 ) -> tuple[Tensor, ...]:
+    """A draft as a function of settings, logits and, for a head, states; its last own ones are returned."""
     starts = numbers[:, :1].long()
+    states, cache = (tensors[0][:, None], tensors[1:]) if runner.reads_states else (None, tensors)
 
     def read(ids: Tensor, step: int) -> Tensor:
-        return call_model(runner, layers, ids, starts + step, None, span, cache)[:, 0]
+        nonlocal states
+        output = call_model(runner, layers, ids, starts + step, None, span, cache, states)
+        states = output.states if runner.reads_states else None
+        return whole_vocabulary(output.logits[:, 0], drafted, vocab_size)
 
-    return run_draft(read, shape, numbers[:, 1:], logits, vocab_size=vocab_size, size=size, allowed=allowed)
+    outputs = run_draft(
+        read, shape, numbers[:, 1:], logits, vocab_size=vocab_size, size=size, allowed=allowed
+    )
+    return outputs if states is None else (*outputs, states[:, 0])
 
 
 def ancestors(parents: Tensor) -> Tensor:
@@ -385,8 +439,6 @@ def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
     Raises:
         Unfit: the model's passes cannot be graphs.
     """
-    if runner.reads_states:
-        raise Unfit("it is a head, which reads states beside its tokens")
     if runner.stateful:
         raise Unfit("it keeps a state that cannot rewind")
     if not runner.guided:
@@ -397,7 +449,7 @@ def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
         raise Unfit("its masks depend on the prompt's length")
     scratch = runner.scratch()
     scratch.open(0)
-    scratch.forward(PassInput(0, [[0, 0]], 1))
+    scratch.forward(PassInput(0, [[0, 0]], 1, states=made_up_states(runner, 1, 2)))
     if any(layer.more for layer in scratch.cache.rows):
         raise Unfit("its cache holds more than keys and values")
     return {
@@ -407,59 +459,51 @@ def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
     }
 
 
-class DeviceCapture:
-    """Captures functions on the GPU, in memory that all graphs of one runner share."""
-
-    def __init__(self) -> None:
-        self.pool: Any = None
-
-    def __call__(self, function: Function, inputs: Sequence[Tensor]) -> Replay:
-        """Run the function, which prepares its kernels, then record it."""
-        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(current)
-        with torch.cuda.stream(stream):
-            function(*inputs)
-        current.wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            outputs = function(*inputs)
-        self.pool = self.pool or graph.pool()
-
-        def replay() -> tuple[Tensor, ...]:
-            graph.replay()
-            return outputs
-
-        return replay
-
-
 class Capturer:
     """Provides a runner on a GPU with CUDA graphs, or says in `state` why its passes stay eager."""
 
     def __init__(self, runner: ModelRunner, mode: str) -> None:
-        self.runner, self.mode, self.state = runner, mode, "eager"
+        self.runner, self.mode, self.reason = runner, mode, ""
+        self.seconds = 0.0  # of the captures before the first text
+        self.capture = DeviceCapture(runner.device)
         self.restart()
+
+    @property
+    def state(self) -> str:
+        """How passes are run, in one line."""
+        graphs = self.runner.executor
+        if not isinstance(graphs, CudaGraphs):
+            return f"eager: {self.reason}"
+        size = f"{self.capture.bytes >> 20} MiB"
+        parts = [f"{graphs.captures} captured, the first in {self.seconds:.1f} s, in {size}"]
+        if graphs.is_full:
+            parts.append("no memory for more")
+        parts += [f"{kind} without: {reason}" for kind, reason in graphs.refused.items()]
+        return f"CUDA graphs: {'; '.join(parts)}"
 
     def restart(self) -> None:
         """Capture the likely passes, compare their logits with those of eager passes, and use them."""
         runner = self.runner
         runner.executor = runner.eager
         try:
-            self.state = self._use_graphs(runner)
-        except (Unfit, RuntimeError) as reason:  # code that waits for the host, or no memory
+            self._use_graphs(runner)
+        except Exception as reason:  # whatever the model's code raises, its passes stay eager
             runner.executor = runner.eager
-            self.state = f"eager: {next(iter(str(reason).splitlines()), '')[:160]}"
+            self.reason = str(reason) if isinstance(reason, Unfit) else one_line(reason)
             if self.mode == "on":
                 warnings.warn(f"passes are {self.state}", DraftwiseWarning, stacklevel=2)
         LOG.info("%s", self.state)
 
-    def _use_graphs(self, runner: ModelRunner) -> str:
+    def _use_graphs(self, runner: ModelRunner) -> None:
         if len({p.device for p in runner.model.parameters()}) > 1:
             raise Unfit("its weights are on several devices")
-        begin, before = perf_counter(), torch.cuda.memory_allocated()
-        finish(compare(runner, CudaGraphs(runner, capture=DeviceCapture())))
-        graphs = CudaGraphs(runner, capture=DeviceCapture())
+        begin = perf_counter()
+        trial = CudaGraphs(runner, capture=self.capture)
+        finish(compare(runner, trial))
+        if trial.refused or trial.is_full:
+            raise Unfit(next(iter(trial.refused.values()), "no memory for graphs"))
+        trial.graphs.clear()
+        graphs = CudaGraphs(runner, capture=self.capture)
         runner.use(graphs)
         graphs.prepare(runner)
-        torch.cuda.synchronize()
-        seconds, more = perf_counter() - begin, (torch.cuda.memory_allocated() - before) / 2**20
-        return f"CUDA graphs: {graphs.captures} captured in {seconds:.1f} s, {more:.0f} MiB with the KV cache"
+        self.seconds = perf_counter() - begin

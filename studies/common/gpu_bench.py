@@ -1,0 +1,188 @@
+"""What the parts of the GPU study share: models, decoders with graphs or without, and a clock that waits."""
+
+from __future__ import annotations
+
+import copy
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+from draftwise.errors import UserError
+from studies.common.prompts import spread
+
+DRAFTERS = ("zoo:general", "ngram", "suffix")
+SHAPES = {  # class, hidden and feed-forward size, layers, heads, those of keys, their size, vocabulary, tied
+    "Qwen3-0.6B": ("Qwen3", 1024, 3072, 28, 16, 8, 128, 151936, True),
+    "Llama-3.2-1B": ("Llama", 2048, 8192, 16, 32, 8, 64, 128256, True),
+    "Qwen3-8B": ("Qwen3", 4096, 12288, 36, 32, 8, 128, 151936, False),
+    "tiny": ("Qwen3", 64, 128, 2, 4, 2, 16, 1024, True),
+}
+SIZES = (
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings"),
+)
+
+
+def device_name() -> str:
+    """The name of the GPU.
+
+    Raises:
+        UserError: there is none.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UserError("PyTorch finds no CUDA device here: run this on a machine with a GPU, or give --cpu")
+    return str(torch.cuda.get_device_name(0))
+
+
+class Bench:
+    """What the parts share: the device, its clock, and the options of the command line."""
+
+    def __init__(self, args: Namespace) -> None:
+        self.args, self.device = args, "cpu" if args.cpu else "cuda"
+        self.state = "eager"  # how the passes of the latest decoder are run
+
+    def wait(self) -> None:
+        """Until the GPU has done everything."""
+        import torch
+
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    @property
+    def gigabytes(self) -> float:
+        """The most memory that this process has had on the GPU."""
+        import torch
+
+        return round(torch.cuda.max_memory_allocated() / 1e9, 2) if self.device == "cuda" else 0.0
+
+    def median_ms(self, function: Callable[[], object], *, repeats: int = 15, first: int = 3) -> float:
+        """Median milliseconds of a call, after a few others."""
+        times = []
+        for number in range(first + repeats):
+            self.wait()
+            begin = perf_counter()
+            function()
+            self.wait()
+            if number >= first:
+                times.append(perf_counter() - begin)
+        return round(sorted(times)[repeats // 2] * 1e3, 3)
+
+    def use_graphs(self, *parts: Any) -> str:
+        """Run models as graphs, on a CPU as the functions that would be captured; returns how they run."""
+        from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
+        from draftwise.models.runner.executors.inductor_cpu import compile_runner
+
+        states = []
+        for part in parts:
+            if self.device == "cuda":
+                compile_runner(part, "on")
+                states.append(str(part.runner.compiler.state))
+            else:
+                part.runner.use(CudaGraphs(part.runner, capture=lambda f, inputs: partial(f, *inputs)))
+                states.append("graphs that are not captured")
+        return "; ".join(states)
+
+    def decoder(self, model: Any, policy: str, dtype: str, *, graphs: bool, drafters: Any = DRAFTERS) -> Any:
+        """A decoder over a loaded model, with passes as graphs or eager."""
+        from draftwise import Decoder
+
+        made = Decoder.from_pretrained(
+            model,
+            tokenizer="zoo:target",
+            drafters=list(drafters),
+            policy=policy,
+            dtype=dtype,
+            device=self.device,
+            compile="off",
+            pack=False,
+        )
+        self.state = "eager"
+        if graphs:
+            parts = [made.loop.target, *made.loop.pool.drafters.values()]
+            self.state = self.use_graphs(*(part for part in parts if hasattr(part, "runner")))
+        return made
+
+    def encoded(self, decoder: Any) -> list[list[int]]:
+        """The prompts as tokens."""
+        return [decoder.encode(text) for text in spread(self.args.prompts)]
+
+    def write_all(
+        self, decoder: Any, prompts: Sequence[Sequence[int]], new: int, batch: int
+    ) -> tuple[list[Any], float, int]:
+        """All texts in the order of the prompts, the seconds that they took, and their rounds."""
+        from draftwise import Sampling
+
+        texts: dict[int, list[int]] = {}
+        self.wait()
+        begin, rounds = perf_counter(), 0
+        for one in decoder.loop.run(prompts, Sampling(max_new_tokens=new, eos=decoder.eos), batch=batch):
+            if one.error is not None:
+                raise one.error
+            texts.setdefault(one.request, []).extend(one.tokens)
+            rounds += 1
+        self.wait()
+        return [texts[key] for key in sorted(texts)], perf_counter() - begin, rounds
+
+    def model_of_shape(self, name: str) -> Any:
+        """Random weights in bfloat16 in the shape of a published model."""
+        import torch
+        import transformers
+
+        kind, *sizes = SHAPES[name]
+        config = getattr(transformers, f"{kind}Config")(**dict(zip(SIZES, sizes, strict=True)))
+        config.max_position_embeddings = 8192
+        with torch.device(self.device):
+            torch.set_default_dtype(torch.bfloat16)
+            model = getattr(transformers, f"{kind}ForCausalLM")(config)
+            torch.set_default_dtype(torch.float32)
+        model.generation_config.eos_token_id = None
+        model.train(False)
+        return model.requires_grad_(False)
+
+    def target(self, dtype: str, times: int = 1, layers: int = 12) -> Any:
+        """The bundled target with more layers that add nothing, and wider: the same text, heavier passes."""
+        import torch
+
+        from draftwise.models.load import load_model
+        from studies.models.heavier import widened
+
+        model = load_model("zoo:target", dtype=dtype, device="cpu", trust_remote_code=False)
+        if layers > len(model.model.layers):
+            deepen(model, layers)
+        if times > 1:
+            widened(model, times)
+        model.requires_grad_(False)
+        model.to(torch.device(self.device))  # type: ignore[arg-type]
+        model.train(False)
+        return model
+
+
+def deepen(model: Any, layers: int) -> None:
+    """Add layers that add nothing to what they read."""
+    from torch import nn
+
+    base = list(model.model.layers)
+    extra = [copy.deepcopy(base[at % len(base)]) for at in range(layers - len(base))]
+    for layer in extra:
+        layer.self_attn.o_proj.weight.data.zero_()
+        layer.mlp.down_proj.weight.data.zero_()
+    mixed: list[Any] = []
+    for at, layer in enumerate(base):
+        mixed += [layer, *extra[at * len(extra) // len(base) : (at + 1) * len(extra) // len(base)]]
+    for at, layer in enumerate(mixed):
+        layer.self_attn.layer_idx = at
+    model.model.layers = nn.ModuleList(mixed)
+    model.config.num_hidden_layers = len(mixed)
+    if getattr(model.config, "layer_types", None):
+        model.config.layer_types = [model.config.layer_types[0]] * len(mixed)
+
+
+class Part:
+    """What has a runner, as targets and drafters do."""
+
+    def __init__(self, runner: Any) -> None:
+        self.runner = runner

@@ -1,0 +1,71 @@
+"""Runs the parts of a study in turn, each in a process of its own, which may fail, hang or crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from subprocess import PIPE, Popen
+from tempfile import TemporaryFile
+from threading import Timer
+from typing import Any
+
+Row = dict[str, Any]
+Step = Callable[[], Row]
+MOST = 1500  # characters of an error
+
+
+def run_part(line: Sequence[str], seconds: float, note: Callable[[Row], None]) -> str:
+    """Run a command that prints rows as JSON, one a line; returns why it ended early, or "".
+
+    After so many seconds the command and its children are killed.
+    """
+    ends: list[str] = []
+    with TemporaryFile("w+", encoding="utf-8") as errors:
+        child = Popen(line, stdout=PIPE, stderr=errors, text=True, start_new_session=True)
+
+        def end() -> None:
+            ends.append(f"took longer than {seconds:.0f} s")
+            os.killpg(child.pid, signal.SIGKILL)
+
+        timer = Timer(seconds, end)
+        timer.start()
+        assert child.stdout is not None
+        for text in child.stdout:
+            if text.startswith("{"):
+                note(json.loads(text))
+        code = child.wait()
+        timer.cancel()
+        errors.seek(0)
+        tail = errors.read()[-MOST:]
+    return ends[0] if ends else f"ended with {code}: {tail}" if code else ""
+
+
+def print_rows(part: str, steps: Iterable[Step]) -> int:
+    """Print the row of each step; one that raises leaves an error in its place. Returns how many raised."""
+    count = 0
+    for row in _rows(steps):
+        count += "error" in row
+        print(json.dumps({"part": part, **row}), flush=True)
+    return count
+
+
+def _rows(steps: Iterable[Step]) -> Iterable[Row]:
+    try:
+        for step in steps:
+            try:
+                yield step()
+            except Exception:  # another library's, or ours: the other steps still tell something
+                yield {"error": traceback.format_exc()[-MOST:]}
+    except Exception:
+        yield {"error": traceback.format_exc()[-MOST:]}
+
+
+def write_rows(rows: Sequence[Row], path: Path) -> None:
+    """Write rows as JSON; whoever reads meanwhile finds all that were there before."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,172 @@
+"""The capture of CUDA graphs, on a GPU in name only: memory, failures, and recorded passes."""
+
+from __future__ import annotations
+
+import gc
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from draftwise.errors import DraftwiseWarning
+from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.executors.cuda_graphs import Capturer, CudaGraphs
+from draftwise.models.runner.executors.device_capture import SPARE, DeviceCapture, NoRoom
+from tests.fake_cuda import FakeCuda, install
+from tests.tiny import VOCAB, model
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    return install(monkeypatch)
+
+
+def test_passes_of_a_captured_model_are_those_of_the_model(gpu: FakeCuda) -> None:
+    """What a graph has baked in stays what it was at the capture: lengths, masks and slots do not."""
+    made, rng = model("llama"), Random(3)
+    eager, graphs = ModelRunner(made), ModelRunner(made)
+    capturer = Capturer(graphs, "on")
+    assert capturer.state.startswith("CUDA graphs: 8 captured")
+    for runner in (eager, graphs):
+        runner.open(0)
+    with torch.inference_mode():
+        for _ in range(12):
+            given = PassInput(0, [[rng.randrange(VOCAB) for _ in range(rng.choice([1, 2, 3, 5]))]], 1)
+            ours, theirs = graphs.forward(given), eager.forward(given)
+            assert ours.info.kind == "graph" and ours.info.is_timed
+            torch.testing.assert_close(ours.logits, theirs.logits)
+
+
+def doubled(x: Tensor) -> tuple[Tensor, ...]:
+    return (x * 2,)
+
+
+def test_outputs_of_all_graphs_share_memory(gpu: FakeCuda) -> None:
+    """Else each graph would keep logits of its own."""
+    capture = DeviceCapture(CPU)
+    sizes = range(5, 9)
+    replays = [capture(doubled, [torch.arange(float(n))]) for n in sizes]
+    outputs = [replay()[0] for replay in replays]
+    assert len({one.data_ptr() for one in outputs}) == 1
+    assert replays[1]()[0].tolist() == [0, 2, 4, 6, 8, 10]
+
+
+def test_a_larger_output_leaves_those_of_earlier_graphs_where_they_are(gpu: FakeCuda) -> None:
+    capture = DeviceCapture(CPU)
+    small, large = capture(doubled, [torch.ones(3)]), capture(doubled, [torch.ones(40)])
+    assert small()[0].tolist() == [2.0] * 3 and large()[0].tolist() == [2.0] * 40
+
+
+def test_a_pool_whose_graphs_are_gone_is_not_used_again(gpu: FakeCuda) -> None:
+    capture = DeviceCapture(CPU)
+    replays = [capture(doubled, [torch.ones(n)]) for n in (1, 2)]
+    replays.clear()
+    gc.collect()
+    capture(doubled, [torch.ones(3)])
+    assert gpu.used == [0, 0, 1]
+
+
+def test_what_is_recorded_has_run_with_waits_forbidden(gpu: FakeCuda) -> None:
+    modes: list[str] = []
+
+    def noted(x: Tensor) -> tuple[Tensor, ...]:
+        modes.append(gpu.mode)
+        return (x + 1,)
+
+    DeviceCapture(CPU)(noted, [torch.ones(2)])
+    assert modes == ["default", "error", "default"]
+    assert gpu.mode == "default"
+
+
+def test_after_a_capture_that_fails_everything_is_as_it_was(gpu: FakeCuda) -> None:
+    capture, before = DeviceCapture(CPU), gpu.current[0]
+    gpu.fault = RuntimeError("capture invalidated")
+    with pytest.raises(RuntimeError, match="invalidated"):
+        capture(doubled, [torch.ones(2)])
+    assert gc.isenabled() and gpu.mode == "default"
+    assert capture(doubled, [torch.ones(2)])()[0].tolist() == [2.0, 2.0]
+    assert before in gpu.current
+
+
+def test_captures_leave_memory_to_others(gpu: FakeCuda) -> None:
+    gpu.free = SPARE - 1
+    with pytest.raises(NoRoom, match="512 MiB"):
+        DeviceCapture(CPU)(doubled, [torch.ones(2)])
+
+
+def test_without_memory_further_shapes_are_eager_and_captured_ones_go_on(gpu: FakeCuda) -> None:
+    made = model("llama")
+    eager, graphs = ModelRunner(made), ModelRunner(made)
+    capturer = Capturer(graphs, "on")
+    for runner in (eager, graphs):
+        runner.open(0)
+    gpu.free = 0
+    for width, kind in ((2, "graph"), (24, "eager"), (3, "graph"), (33, "eager")):
+        given = PassInput(0, [[at % VOCAB for at in range(width)]], 1)
+        ours, theirs = graphs.forward(given), eager.forward(given)
+        assert ours.info.kind == kind
+        torch.testing.assert_close(ours.logits, theirs.logits)
+    assert "no memory for more" in capturer.state
+
+
+def test_a_kind_of_pass_that_cannot_be_captured_leaves_the_others_their_graphs(gpu: FakeCuda) -> None:
+    made = model("llama")
+    eager, graphs = ModelRunner(made), ModelRunner(made)
+    capturer = Capturer(graphs, "on")
+    for runner in (eager, graphs):
+        runner.open(0)
+        runner.forward(PassInput(0, [[3]], 1))
+    tree = PassInput(0, [[4, 5, 6]], 3, parents={0: [-1, -1]})
+    gpu.fault = RuntimeError("operation not permitted\nand more")
+    for given, kind in ((tree, "eager"), (PassInput(0, [[7, 8]], 2), "graph"), (tree, "eager")):
+        ours, theirs = graphs.forward(given), eager.forward(given)
+        assert ours.info.kind == kind
+        torch.testing.assert_close(ours.logits, theirs.logits)
+    assert capturer.state.endswith("passes of trees without: RuntimeError: operation not permitted")
+
+
+def test_a_model_that_cannot_be_captured_stays_eager_and_says_why_in_one_line(gpu: FakeCuda) -> None:
+    class Reads(type(model("llama"))):  # type: ignore[misc]
+        """A model whose code depends on its numbers."""
+
+        def forward(self, *args: Any, **named: Any) -> Any:
+            out = super().forward(*args, **named)
+            if float(out.logits.sum()) > 1e9:
+                out.logits = out.logits * 0
+            return out
+
+    made = model("llama")
+    made.__class__ = Reads
+    runner = ModelRunner(made)
+    with pytest.warns(DraftwiseWarning, match="passes are eager: .*not permitted"):
+        capturer = Capturer(runner, "on")
+    assert runner.executor is runner.eager and len(capturer.state.splitlines()) == 1
+    runner.open(0)
+    assert runner.forward(PassInput(0, [[3]], 1)).info.kind == "eager"
+
+
+def test_captures_between_passes_are_work_done_once(gpu: FakeCuda) -> None:
+    runner = ModelRunner(model("llama"))
+    graphs = CudaGraphs(runner, capture=DeviceCapture(CPU))
+    runner.use(graphs)
+    runner.open(0)
+    first = runner.forward(PassInput(0, [[3]], 1))
+    spent = runner.setup_seconds
+    second = runner.forward(PassInput(0, [[4]], 1))
+    assert spent > 0 and runner.setup_seconds == spent
+    assert (first.info.is_timed, second.info.is_timed) == (False, True)
+
+
+def test_the_most_likely_tokens_come_with_the_logits(gpu: FakeCuda) -> None:
+    """Of the positions that are kept, computed within the graph: no launches of their own."""
+    runner = ModelRunner(model("llama"))
+    Capturer(runner, "on")
+    runner.open(0)
+    runner.forward(PassInput(0, [[3, 4]], 1))
+    output = runner.forward(PassInput(0, [[5, 6, 7]], 2))
+    assert output.choices is not None and output.choices.tolist() == output.logits.argmax(-1).tolist()
+    assert output.choices.shape == (1, 2)

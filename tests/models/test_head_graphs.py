@@ -1,0 +1,124 @@
+"""Heads as CUDA graphs, recorded on a CPU: passes, and drafts of several tokens in one replay."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from draftwise.core.arms import Stop
+from draftwise.core.drafts import Draft, Job, Verdict
+from draftwise.core.loop import Loop
+from draftwise.core.request import Request
+from draftwise.core.sampling import Sampling
+from draftwise.drafters.neural.eagle import EagleDrafter
+from draftwise.models.runner import ModelRunner
+from draftwise.models.runner.drafts import DraftShape
+from draftwise.models.runner.executors import cuda_graphs
+from draftwise.models.runner.executors.cuda_graphs import Capturer, CudaGraphs
+from draftwise.policies.catalogue import method
+from draftwise.targets.hf import HFTarget
+from tests.drafters.neural.heads import random_eagle, random_mtp, target, trained_eagle
+from tests.fake_cuda import install
+from tests.recording import call, recorder
+from tests.targets.test_hf import prompts
+from tests.tiny import own_text
+
+HEADS: dict[str, Any] = {
+    "eagle": lambda made: random_eagle(made),
+    "eagle3-narrow": lambda made: trained_eagle(made, eagle3=True, drafted=19),
+    "mtp": random_mtp,
+}
+RULES = (Stop("never", 0.0), Stop("max-confidence", 0.3), Stop("svip-difference", 0.1))
+
+
+@pytest.fixture(autouse=True)
+def short_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few slots, so that texts outgrow a class, and the buffers."""
+    monkeypatch.setattr(cuda_graphs, "FIRST_SLOTS", 16)
+
+
+def use_graphs(runner: ModelRunner, capture: Any) -> CudaGraphs:
+    graphs = CudaGraphs(runner, capture=capture, buffers=(2, 16))
+    runner.use(graphs)
+    return graphs
+
+
+def drafts_of(made: Any, head: Any, lengths: list[int], rounds: int, capture: Any) -> list[Any]:
+    """Some drafts of two texts, greedy and sampled, and where their generators are afterwards."""
+    rng, reads = Random(0), HFTarget(made)
+    drafter = EagleDrafter(head, reads)
+    graphs = use_graphs(drafter.runner, capture) if capture else None
+    settings = (Sampling(max_new_tokens=90), Sampling(max_new_tokens=90, temperature=1.0, top_k=9))
+    texts = [[3, 4, 5], [7, 8, 9, 10, 11]]
+    requests = [
+        Request(i, list(text), len(text), one, Random(i), Random(i))
+        for i, (text, one) in enumerate(zip(texts, settings, strict=True))
+    ]
+    for one in requests:
+        reads.open(one)
+    made_drafts = []
+    for _ in range(rounds):
+        verified = [(one, Draft()) for one in requests]
+        scores = reads.verify(verified)
+        verdicts = []
+        for one, score in zip(requests, scores, strict=True):
+            one.tokens.append(score.choice(-1))
+            verdicts.append((one, Draft(), Verdict((), one.tokens[-1])))
+            one.rounds += 1
+        reads.commit(verdicts)
+        some = rng.sample(requests, rng.randint(1, 2))
+        jobs = [Job(one, rng.choice(lengths), (rng.choice(RULES),), rows=True) for one in some]
+        for one, draft in zip(some, drafter.draft(jobs), strict=True):
+            made_drafts.append((draft, one.rng.getstate()))
+    if graphs is not None:
+        assert any(isinstance(shape, DraftShape) for shape in graphs.graphs) and not graphs.refused
+    return made_drafts
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize(("rounds", "lengths"), [(3, [3]), (14, [1, 3, 7])], ids=["recorded", "called"])
+def test_a_heads_draft_in_one_replay_is_its_draft_token_by_token(
+    kind: str, rounds: int, lengths: list[int]
+) -> None:
+    """The tokens, distributions, signals and generators, of texts that outgrow the buffers."""
+    made = target()
+    head = HEADS[kind](made)
+    capture = recorder() if rounds < 10 else call
+    ours = drafts_of(made, head, lengths, rounds, capture)
+    theirs = drafts_of(made, head, lengths, rounds, None)
+    for (draft, state), (other, place) in zip(ours, theirs, strict=True):
+        assert draft.tokens == other.tokens and state == place
+        assert draft.probs == pytest.approx(other.probs)
+        if draft.tokens:
+            torch.testing.assert_close(torch.stack(list(draft.rows)), torch.stack(list(other.rows)))
+        if draft.dist is not None:
+            torch.testing.assert_close(torch.stack(list(draft.dist)), torch.stack(list(other.dist)))
+        for one, two in zip(draft.signals, other.signals, strict=True):
+            assert one.chosen == pytest.approx(two.chosen, rel=1e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_texts_are_the_models_own_with_a_bad_head_and_graphs_of_both(
+    monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Target and head are captured as on a GPU, with the hidden states that the head reads."""
+    install(monkeypatch)
+    made = target()
+    reads = HFTarget(made)
+    drafter = EagleDrafter(random_eagle(made, eagle3=True), reads)
+    for part in (reads, drafter):
+        part.runner.compiler = Capturer(part.runner, "on")
+        assert part.runner.executor.kind == "graph", part.runner.compiler.state
+    chosen = method("static-4", ["bad"])
+    loop = Loop(reads, {"bad": drafter}, chosen.policy, chosen.recorder)
+    texts: dict[int, list[int]] = {}
+    rounds = list(loop.run(prompts(), Sampling(max_new_tokens=24), batch=batch))
+    for round in rounds:
+        texts.setdefault(round.request, []).extend(round.tokens)
+    assert not any(loop.faults.values()), loop.faults
+    assert [texts[key] for key in sorted(texts)] == [own_text(made, p, 24) for p in prompts()]
+    assert any(r.accepted < r.drafted for r in rounds)
+    assert any(isinstance(shape, DraftShape) for shape in drafter.runner.executor.graphs)  # type: ignore[attr-defined]
