@@ -65,7 +65,7 @@ def _rows(steps: Iterable[Step]) -> Iterable[Row]:
 
 
 def write_rows(rows: Sequence[Row], path: Path) -> None:
-    """Write rows as JSON; whoever reads meanwhile finds all that were there before."""
+    """Write rows as JSON; a reader meanwhile finds all that were there before."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     part.replace(path)

@@ -276,7 +276,7 @@ def measure_exact(bench: Bench) -> Iterator[Step]:
 
 
 def measure_law(bench: Bench) -> Iterator[Step]:
-    """The third token of sampled texts with drafts and without, by chi-square over the likeliest ones."""
+    """The third token of sampled texts with drafts and without, by chi-square over the most likely ones."""
     model, counts = bench.target("float32"), dict[str, Counter[int]]()
 
     def row(policy: str, first: int) -> Row:

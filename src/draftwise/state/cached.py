@@ -48,8 +48,8 @@ def open_state(
 ) -> StateFile | None:
     """Return the state file of a run, which `check_state` has checked; None if it keeps nothing.
 
-    Of the policies `auto` alone has one without its being named: published ones start anew. `load` is how the
-    models are run, on which what they cost depends.
+    `auto` alone has one without its being named: published policies start afresh. `load` is how the models are
+    run, on which what they cost depends.
     """
     if state is None or state == OFF:
         return None
@@ -64,7 +64,7 @@ class CachedState(StateFile):
     """A state file in the user's cache, one for each target, set of drafters, and way of loading them.
 
     It is replaced where it does not fit and lost where it cannot be written, without a warning: it costs no
-    more than learning anew. It is written every few seconds at most, and by `close`.
+    more than learning again. It is written every few seconds at most, and by `close`.
     """
 
     due = False
@@ -84,7 +84,7 @@ class CachedState(StateFile):
             key = json.dumps([state.header, repr(load)], sort_keys=True)
             state.path = place / f"{sha256(key.encode()).hexdigest()[:24]}.json"
             _prune(place)
-        except Exception as error:  # a loaded model may be of any class, and costs no more than learning anew
+        except Exception as error:  # a loaded model may be of any class, and loses no more than a start
             LOG.info("nothing is kept of what is learned: %s", error)
             return None
         return state
@@ -110,7 +110,7 @@ class CachedState(StateFile):
         try:
             return super()._read()
         except UserError as error:
-            LOG.info("begun anew: %s", error)
+            LOG.info("begun afresh: %s", error)
             return []
 
 

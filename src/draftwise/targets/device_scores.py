@@ -79,7 +79,7 @@ class DeviceScores(SampledScores):
     def residual(self, node: int) -> int:
         """A token from the normalised (p - q)+ at the parent of `node`; from p if rounding leaves nothing."""
         rng = self.request.rng
-        if not self.residuals or peek(rng, 1) != [self.draws[node + 1]]:  # somebody has drawn meanwhile
+        if not self.residuals or peek(rng, 1) != [self.draws[node + 1]]:  # the generator has moved meanwhile
             return super().residual(node)
         rng.random()
         return _sound(self.residuals[node])

@@ -106,7 +106,7 @@ class DeviceCapture:
         return tuple(places)
 
     def _free(self) -> int:
-        """Bytes of the GPU's memory that nobody uses."""
+        """Return the free bytes of the GPU's memory."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info()[0])
