@@ -48,8 +48,8 @@ def open_state(
 ) -> StateFile | None:
     """Return the state file of a run, which `check_state` has checked; None if it keeps nothing.
 
-    `auto` alone has one without its being named: published policies start afresh. `load` is how the models are
-    run, on which what they cost depends.
+    `auto` alone has one without its being named: published policies start afresh. `load` is how the models
+    are run, on which what they cost depends.
     """
     if state is None or state == OFF:
         return None
