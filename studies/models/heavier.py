@@ -19,7 +19,7 @@ from draftwise.errors import UserError
 from draftwise.models.load import load_model, load_tokenizer
 from studies.common.command import command, start
 
-PAGE = "docs/explanation/toys.md"
+PAGE = "docs/explanation/pass-costs.md"
 
 
 def main() -> None:

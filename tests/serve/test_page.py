@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,8 +83,18 @@ def visit(browser: Any, serve: Callable[..., Served]) -> Iterator[Callable[..., 
         one.tab.context.close()
 
 
-def test_a_typed_prompt_is_answered_twice_and_coloured_by_who_guessed(visit: Callable[..., Visit]) -> None:
-    page = visit().open()
+class Paced(Gated):
+    """Takes 10 ms for a pass, as a model does: where passes took nothing no draft would pay."""
+
+    def verify(self, batch: Any) -> Any:
+        time.sleep(0.01)
+        return super().verify(batch)
+
+
+def test_a_typed_prompt_is_answered_twice_and_coloured_by_who_guessed(
+    visit: Callable[..., Visit], serve: Callable[..., Served]
+) -> None:
+    page = visit(serve(simulated("auto", Paced()))).open()
     assert str(page.tab.input_value("#prompt")).startswith("Write the months")
     page.write("abc", 60)
     expect(page.tab.locator("#verdict")).to_contain_text("Both texts are the same: 60 tokens")
