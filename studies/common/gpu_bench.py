@@ -90,7 +90,7 @@ class Bench:
         """A decoder over a loaded model, with passes as graphs or eager."""
         from draftwise import Decoder
 
-        made = Decoder.from_pretrained(
+        decoder = Decoder.from_pretrained(
             model,
             tokenizer="zoo:target",
             drafters=list(drafters),
@@ -102,9 +102,9 @@ class Bench:
         )
         self.state = "eager"
         if graphs:
-            parts = [made.loop.target, *made.loop.pool.drafters.values()]
+            parts = [decoder.loop.target, *decoder.loop.pool.drafters.values()]
             self.state = self.use_graphs(*(part for part in parts if hasattr(part, "runner")))
-        return made
+        return decoder
 
     def encoded(self, decoder: Any) -> list[list[int]]:
         """The prompts as tokens."""

@@ -58,10 +58,10 @@ def compare(options: Namespace) -> int:
         plain, worst = child({})["texts"], 0
         for way in ways:
             start = perf_counter()
-            told = child(way)
-            took, drafted = perf_counter() - start, told["totals"].get("drafters", {})
+            result = child(way)
+            took, drafted = perf_counter() - start, result["totals"].get("drafters", {})
             name = f"{','.join(way['drafters'])} {way['policy']}".replace(folder, "")
-            for level, texts in told["texts"].items():
+            for level, texts in result["texts"].items():
                 same = sum(a == b for a, b in zip(plain[level], texts, strict=True))
                 worst |= same < len(texts)
                 print(f"concurrency {level}  {name:45} {same}/{len(texts)} identical", flush=True)
@@ -70,10 +70,11 @@ def compare(options: Namespace) -> int:
                 for name, count in drafted.items()
             }
             print(
-                f"  {took:.0f} s; tokens drafted and accepted, of {told['steps']} steps: {counts}", flush=True
+                f"  {took:.0f} s; tokens drafted and accepted, of {result['steps']} steps: {counts}",
+                flush=True,
             )
-            if told["passes"]:
-                print(f"  {told['passes']} calls of vLLM's own model", flush=True)
+            if result["passes"]:
+                print(f"  {result['passes']} calls of vLLM's own model", flush=True)
     return worst
 
 
@@ -87,7 +88,7 @@ def own_teams(folder: Path) -> list[list[str]]:
 def child(way: dict[str, Any]) -> dict[str, Any]:
     """Return the texts of one engine."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "told.json"
+        out = Path(folder) / "result.json"
         settings = json.dumps(way | {"out": str(out)})
         subprocess.run(again("--one", settings), check=True)
         result: dict[str, Any] = json.loads(out.read_text())

@@ -81,8 +81,8 @@ def options(data: Path, minutes: float, changes: dict[str, Any]) -> dict[str, An
     """Those of `make_smollm2`, for a GPU and by time."""
     from studies.models.make_smollm2 import recipes
 
-    found = recipes(data)["smollm2-eagle3"][1]
-    return found | SETTINGS | {"minutes": minutes} | changes
+    recipe = recipes(data)["smollm2-eagle3"][1]
+    return recipe | SETTINGS | {"minutes": minutes} | changes
 
 
 def train(folder: Path, out: Path, minutes: float, changes: dict[str, Any] | None = None) -> None:

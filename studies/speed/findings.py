@@ -121,8 +121,8 @@ class World:
     @cached_property
     def fixed(self) -> dict[tuple[str, int], Real]:
         """Seconds of each prompt with each drafter and length."""
-        found = [fixed(stage, self.costs) for stage in self.stages]
-        return {arm: np.array([one[arm] for one in found]) for arm in found[0]}
+        texts = [fixed(stage, self.costs) for stage in self.stages]
+        return {arm: np.array([one[arm] for one in texts]) for arm in texts[0]}
 
     @cached_property
     def otherwise(self) -> tuple[str, Real]:
@@ -360,7 +360,7 @@ def metasd(reward: str, router: str) -> list[Claim]:
     """MetaSD's, arXiv 2604.05417, on the specialists; divergence as `reward` needs a trace with overlaps."""
     ucb, exp3, sh, petc = (f"metasd-{name}?reward={reward}" for name in ("ucb", "exp3", "sh", "petc"))
     mine = policy(ucb, specialists)
-    found = [
+    claims = [
         Claim("UCB beats the generalist", mine, one(generalist)),
         Claim("the own specialist beats the generalist", own, one(generalist)),
         Claim("UCB beats the own specialist", mine, own),
@@ -373,21 +373,21 @@ def metasd(reward: str, router: str) -> list[Claim]:
         pair("strength 0.01 beats UCB1's own", ucb, f"{ucb}&beta=1", specialists),
     ]
     if router:
-        found.append(pair("UCB beats the router", ucb, f"router:{router}", specialists))
-        found.append(pair("HedgeSpec beats the router", "hedgespec", f"router:{router}", specialists))
+        claims.append(pair("UCB beats the router", ucb, f"router:{router}", specialists))
+        claims.append(pair("HedgeSpec beats the router", "hedgespec", f"router:{router}", specialists))
     if reward == DIVERGENCE:
         for says, ours in (("", ucb), (", UCB1's radius", f"{ucb}&beta=1"), (", EXP3", exp3)):
             theirs = ours.replace(DIVERGENCE, EFFICIENCY)
-            found.append(pair(f"block divergence beats block efficiency{says}", ours, theirs, specialists))
-    return found
+            claims.append(pair(f"block divergence beats block efficiency{says}", ours, theirs, specialists))
+    return claims
 
 
 def hedgespec() -> list[Claim]:
     """HedgeSpec's, arXiv 2510.20064, on the specialists, and on more and more model drafters."""
-    mine, found = policy("hedgespec", specialists), list[Claim]()
+    mine, claims = policy("hedgespec", specialists), list[Claim]()
     for other in ("ucbspec", "exp3spec", f"metasd-ucb?reward={EFFICIENCY}", "random"):
-        found.append(pair(f"HedgeSpec beats {other}", "hedgespec", other, specialists))
-    found += [
+        claims.append(pair(f"HedgeSpec beats {other}", "hedgespec", other, specialists))
+    claims += [
         Claim("HedgeSpec beats the generalist", mine, one(generalist)),
         Claim("HedgeSpec beats the own specialist", mine, own),
         Claim("HedgeSpec beats the best single specialist", mine, hindsight(specialists, (5,))),
@@ -398,11 +398,11 @@ def hedgespec() -> list[Claim]:
     for n in (1, 2, 3):
         some = f"length={n}"
         says = f"HedgeSpec beats UCBSpec, drafts of {n}"
-        found.append(pair(says, f"hedgespec?{some}", f"ucbspec?{some}", specialists))
+        claims.append(pair(says, f"hedgespec?{some}", f"ucbspec?{some}", specialists))
     for n in (2, 3, 5, 7):
         says = f"HedgeSpec beats UCBSpec, {n} models"
-        found.append(pair(says, "hedgespec", "ucbspec", partial(several, most=n)))
-    return found
+        claims.append(pair(says, "hedgespec", "ucbspec", partial(several, most=n)))
+    return claims
 
 
 # -- figures that are no ratios of two methods ---------------------------------------------------------------

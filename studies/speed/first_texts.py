@@ -10,7 +10,7 @@ together: the mean of the logarithms over orders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from itertools import permutations
 from pathlib import Path
@@ -52,13 +52,13 @@ def seconds(replay: Replay, states: Sequence[ReplayState]) -> list[float]:
 
 def teams(
     states: Sequence[ReplayState], categories: Sequence[str], *, strangers: bool
-) -> Iterator[tuple[str, list[ReplayState], list[ReplayState]]]:
+) -> list[tuple[list[ReplayState], list[ReplayState]]]:
     """Return prompts that teach and prompts that are played: two halves, or a category and another one."""
     if not strangers:
-        yield from ((str(half), list(states[half::2]), list(states[1 - half :: 2])) for half in (0, 1))
-        return
+        halves = [list(states[half::2]) for half in (0, 1)]
+        return [(halves[0], halves[1]), (halves[1], halves[0])]
     kinds = {kind: [s for s, at in zip(states, categories, strict=True) if at == kind] for kind in categories}
-    yield from ((f"{one} {other}", kinds[one], kinds[other]) for one, other in permutations(sorted(kinds), 2))
+    return [(kinds[one], kinds[other]) for one, other in permutations(sorted(kinds), 2)]
 
 
 def play(
@@ -66,11 +66,11 @@ def play(
 ) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     """Return the seconds of the first texts in each order, by the part that is kept."""
     categories = [one.category for one in trace]
-    pairs = list(teams([ReplayState(one) for one in trace], categories, strangers=strangers))
+    pairs = teams([ReplayState(one) for one in trace], categories, strangers=strangers)
     rows: dict[str, list[list[float]]] = {part: [] for part in ("", *PARTS)}
     for seed in range(orders):
         random = Random(seed)
-        _, lessons, order = pairs[seed % 2] if not strangers else random.choice(pairs)
+        lessons, order = pairs[seed % 2] if not strangers else random.choice(pairs)
         teacher, lessons, order = fresh(trace), list(lessons), list(order)
         for texts in (lessons, order):
             random.shuffle(texts)

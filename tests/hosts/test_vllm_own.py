@@ -424,7 +424,7 @@ def test_vllm_gets_the_distributions_of_sampled_drafts_and_certainty_for_others(
 
 
 def test_states_that_wait_too_long_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwise.hosts.vllm.model.MOST_HELD", 12)
+    monkeypatch.setattr("draftwise.hosts.vllm.model.MOST_WAITING", 12)
     own = Own(head=True)
     stub = Stub(own, "vllm:eagle:/m,ngram", "static-3?drafter=ngram")
     most = 0

@@ -80,9 +80,9 @@ class CachedState(StateFile):
             place.mkdir(parents=True, exist_ok=True)
             of_drafters = {one: drafter_fingerprint(spec) for one, spec in drafters.items()}
             of_target = model_fingerprint(target)
-            state = cls(place / "new.json", policy, name=name, target=of_target, drafters=of_drafters)
-            key = json.dumps([state.header, repr(load)], sort_keys=True)
-            state.path = place / f"{sha256(key.encode()).hexdigest()[:24]}.json"
+            key = json.dumps([name, of_target, of_drafters, [arm.name for arm in policy.arms], repr(load)])
+            file = place / f"{sha256(key.encode()).hexdigest()[:24]}.json"
+            state = cls(file, policy, name=name, target=of_target, drafters=of_drafters)
             _prune(place)
         except Exception as error:  # a loaded model may be of any class, and loses no more than a start
             LOG.info("nothing is kept of what is learned: %s", error)

@@ -210,8 +210,8 @@ class HFTarget(Prefill):
         greedy = [self._plain(r) for r, _ in batch]
         chosen: list[list[int]] = []
         if any(greedy) and not on_host(logits):
-            known = self.latest.choices if self.latest else None
-            chosen = choices(logits) if known is None else known.tolist()
+            tokens = self.latest.choices if self.latest else None
+            chosen = choices(logits) if tokens is None else tokens.tolist()
         scores: list[Scores] = []
         for row, is_plain, (request, draft) in zip(rows, greedy, batch, strict=True):
             end = keep - (widest - widths[row])

@@ -19,7 +19,7 @@ from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
 from .names import EngineDrafter
-from .reading import MOST_HELD, FilledBlocks, ReadState, Span
+from .reading import MOST_WAITING, FilledBlocks, ReadState, Span
 from .runner import Step
 
 UNKNOWN = 0.5  # the grade of a position of which the drafter's guess was not seen
@@ -100,7 +100,9 @@ class ModelDrafter:
 
         None if no token was sampled: all drafts are then deterministic for vLLM.
         """
-        self._read([key for key in self.rows if key in self.ended or self.requests[key].waiting > MOST_HELD])
+        self._read(
+            [key for key in self.rows if key in self.ended or self.requests[key].waiting > MOST_WAITING]
+        )
         self._tell(None)
         if not self.probabilities:
             return None
@@ -195,7 +197,7 @@ class ModelDrafter:
         if sampling.temperature is not None:
             sampling = replace(sampling, temperature=sampling.temperature[rows])
         inputs, self._outputs = self._inputs(spans), None
-        made = self.proposer.propose(
+        drafted = self.proposer.propose(
             num_speculative_tokens=length, sampling_metadata=sampling, mm_embed_inputs=None, **inputs
         )
         if grades:
@@ -208,7 +210,7 @@ class ModelDrafter:
             return [[] for _ in spans]
         if (rows_of := self.proposer.take_last_draft_probs()) is not None:
             self.probabilities |= {span.key: rows_of[at] for at, span in enumerate(spans)}
-        tokens: list[list[int]] = made.tolist()
+        tokens: list[list[int]] = drafted.tolist()
         return tokens
 
     def _inputs(self, spans: Sequence[Span]) -> dict[str, Any]:
@@ -227,7 +229,7 @@ class ModelDrafter:
         states = [piece for span in spans for piece in self._states(span)]
         starts = np.concatenate([[0], np.cumsum(counts)])
         ends = np.array([span.end for span in spans])
-        known: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "query_start_loc": on_device(starts, np.int32),
             "query_start_loc_cpu": torch.from_numpy(starts.astype(np.int32)),
             "seq_lens": on_device(ends, np.int32),
@@ -248,7 +250,7 @@ class ModelDrafter:
             "target_hidden_states": torch.cat(states) if states else None,
             "next_token_ids": on_device([text[span.row, span.end] for span in spans], np.int32),
             "token_indices_to_sample": None,
-            "common_attn_metadata": kind(**{key: value for key, value in known.items() if key in named}),
+            "common_attn_metadata": kind(**{key: value for key, value in metadata.items() if key in named}),
         }
 
     def _states(self, span: Span) -> list[Tensor]:

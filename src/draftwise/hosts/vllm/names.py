@@ -60,12 +60,12 @@ def parse_own(name: str) -> EngineDrafter:
         raise UserError(f"drafter {name}: give the model's folder, as {PREFIX}{method}:PATH")
     if path and not MODELS.get(method):
         raise UserError(f"drafter {name}: it has no model of its own; write {PREFIX}{method}")
-    known = ("sample",) if method in MODELS else ("min", "max")
-    if unknown := sorted(set(spec.options) - set(known)):
-        raise UserError(f"drafter {name}: unknown option {unknown[0]}; choose from {', '.join(known)}")
+    options = ("sample",) if method in MODELS else ("min", "max")
+    if unknown := sorted(set(spec.options) - set(options)):
+        raise UserError(f"drafter {name}: unknown option {unknown[0]}; choose from {', '.join(options)}")
     if method in MODELS:
         return EngineDrafter(name, method, path, sample=_yes(name, spec.options))
-    least, most = (_number(name, spec.options, key) for key in known)
+    least, most = (_number(name, spec.options, key) for key in options)
     if least > most:
         raise UserError(f"drafter {name}: min={least} is above max={most}; give min <= max")
     return EngineDrafter(name, method, least=least, most=most)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_HELD = 256  # positions of a request whose hidden states wait to be read
+MOST_WAITING = 256  # positions of a request whose hidden states wait to be read
 
 
 class Span(NamedTuple):
@@ -30,52 +30,55 @@ class Span(NamedTuple):
 class ReadState:
     """One request: the target has read `end` positions, the drafter the first `read` of them.
 
-    `held` are hidden states of the latest positions, each piece with its first position; empty for a drafter
+    `pieces` are hidden states of the latest positions, each with its first position; empty for a drafter
     that reads the text alone. `guesses` are the drafter's most likely tokens, by position in the text.
     """
 
     prompt: int = 0
     read: int = 0
     end: int = 0
-    held: list[tuple[int, Any]] = field(default_factory=list)
+    pieces: list[tuple[int, Any]] = field(default_factory=list)
     guesses: dict[int, int] = field(default_factory=dict)
 
     def advance(self, start: int, count: int, states: Any = None) -> None:
         """Record that the target read `count` positions from `start` on, which may be read a second time."""
         if self.end != start:
-            self.held.clear()  # preempted, or without a step of ours between
+            self.pieces.clear()  # preempted, or without a step of ours between
         self.read, self.end = min(self.read, start), start + count
         if states is not None:
-            self.held.append((start, states))
+            self.pieces.append((start, states))
 
     def span(self, *, with_states: bool) -> tuple[int, int]:
         """Return the positions to read next: all that are not read, and the last one always."""
         start = min(self.read, self.end - 1)
         if with_states:
-            start = max(start, self.held[0][0])
+            start = max(start, self.pieces[0][0])
         return start, self.end
 
     def states(self, start: int, end: int) -> list[Any]:
         """Return the hidden states of positions, in pieces."""
-        pieces = []
-        for first, piece in self.held:
+        parts = []
+        for first, piece in self.pieces:
             part = piece[max(0, start - first) : max(0, end - first)]
             if len(part):
-                pieces.append(part)
-        return pieces
+                parts.append(part)
+        return parts
 
     def set_read(self, end: int) -> None:
         """Record that the drafter has read the positions before `end`; the last one's states are kept."""
         self.read = max(self.read, end)
-        while len(self.held) > 1 and self.held[1][0] < end:
-            self.held.pop(0)
-        if self.held and (first := self.held[0][0]) < end - 1:
-            self.held[0] = (end - 1, self.held[0][1][end - 1 - first :].clone())  # frees the step's others
+        while len(self.pieces) > 1 and self.pieces[1][0] < end:
+            self.pieces.pop(0)
+        if self.pieces and (first := self.pieces[0][0]) < end - 1:
+            self.pieces[0] = (
+                end - 1,
+                self.pieces[0][1][end - 1 - first :].clone(),
+            )  # frees the step's others
 
     @property
     def waiting(self) -> int:
         """Return how many positions' states wait to be read."""
-        return self.end - max(self.read, self.held[0][0]) if self.held else 0
+        return self.end - max(self.read, self.pieces[0][0]) if self.pieces else 0
 
 
 class FilledBlocks:

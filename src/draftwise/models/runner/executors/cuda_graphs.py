@@ -345,11 +345,11 @@ def run_pass(
     starts, ids = numbers[:, :1], numbers[:, 1 : shape.width + 1]
     states, cache = (tensors[0], tensors[1:]) if runner.reads_states else (None, tensors)
     output = call_model(runner, layers, ids, starts, parents, span, cache, states)
-    made = output.logits, top_tokens(output.logits)
+    outputs = output.logits, top_tokens(output.logits)
     if runner.reads_states:
-        return *made, output.states
+        return *outputs, output.states
     hooks = runner.eager.hooks
-    return (*made, *(hooks.latest[layer] for layer in runner.layers)) if hooks else made
+    return (*outputs, *(hooks.latest[layer] for layer in runner.layers)) if hooks else outputs
 
 
 def call_model(
