@@ -103,6 +103,11 @@ def check_drafters(drafters: Sequence[DrafterSpec]) -> None:
 
 def _check_model(spec: DrafterSpec) -> None:
     names, (head, *_) = registry.names("drafters"), spec.text.partition("?")[0].split(":")
+    if head == "vllm":
+        raise UserError(
+            f"drafter {spec.text!r} is one of vLLM's own and drafts inside vLLM alone: see "
+            "draftwise.hosts.vllm.vllm_arguments"
+        )
     mistyped = head not in ("lm", "zoo") and "/" not in head
     if mistyped and (hint := registry.meant(head, [*names, *(model.name for model in list_zoo())])):
         raise UserError(f"unknown drafter {spec.text!r}: {hint}name a model as lm:{spec.path}")

@@ -489,3 +489,8 @@ def test_a_vllm_without_that_lookup_is_named() -> None:
         setattr(config, field, None)
     with pytest.raises(UserError, match="no such lookup"):
         NgramDrafter(parse_own("vllm:ngram"), config)
+
+
+def test_outside_vllm_its_drafters_are_refused_before_a_model_is_loaded() -> None:
+    with pytest.raises(UserError, match=r"drafts inside vLLM alone: see draftwise\.hosts\.vllm\.vllm_arguments"):
+        draftwise.Decoder.from_pretrained("zoo:target", drafters=["vllm:ngram"])

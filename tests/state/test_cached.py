@@ -203,3 +203,9 @@ def test_inside_transformers_it_is_kept_as_well(folder: Path, plain_model: Any, 
 def test_what_is_no_state_is_refused(state: Any, make: Make) -> None:
     with pytest.raises(UserError, match="give the name of a file, auto or off"):
         make(state=state)
+
+
+def test_a_wrong_variable_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "of")
+    with pytest.raises(UserError, match="DRAFTWISE_STATE='of': give auto or off"):
+        make()

@@ -29,8 +29,11 @@ def check_state(state: object) -> None:
     """Check what a user gives as `state`, before any model is loaded: a file's name, auto, off or None.
 
     Raises:
-        UserError: it is something else, or a file that cannot be used.
+        UserError: it is something else, or a file that cannot be used; or DRAFTWISE_STATE in the environment
+            is neither auto nor off.
     """
+    if (usual := os.environ.get(VARIABLE, AUTO)) not in (AUTO, OFF):
+        raise UserError(f"{VARIABLE}={usual!r}: give auto or off, or name a file as state")
     if state is not None and not isinstance(state, (str, os.PathLike)):
         raise UserError(f"state={state!r}: give the name of a file, auto or off")
     if state not in (None, AUTO, OFF):
