@@ -492,5 +492,5 @@ def test_a_vllm_without_that_lookup_is_named() -> None:
 
 
 def test_outside_vllm_its_drafters_are_refused_before_a_model_is_loaded() -> None:
-    with pytest.raises(UserError, match=r"drafts inside vLLM alone: see draftwise\.hosts\.vllm\.vllm_arguments"):
+    with pytest.raises(UserError, match=r"inside vLLM alone: see draftwise\.hosts\.vllm\.vllm_arguments"):
         draftwise.Decoder.from_pretrained("zoo:target", drafters=["vllm:ngram"])
