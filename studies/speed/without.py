@@ -50,9 +50,16 @@ class Without(AutoPolicy):
             return
         self.late = [*(self.late or ()), lambda: super(Without, self).learn(feedback)]
 
-    def spent(self, cost: RoundCost, rounds: Mapping[int, tuple[float, int]], reading: float) -> None:
+    def spent(
+        self,
+        cost: RoundCost,
+        rounds: Mapping[int, tuple[float, int]],
+        reading: float,
+        *,
+        has_tree: bool = False,
+    ) -> None:
         if "at once" not in self.missing:
-            super().spent(cost, rounds, reading)
+            super().spent(cost, rounds, reading, has_tree=has_tree)
             return
         for teach in self.late or ():  # of the round before
             teach()
@@ -63,7 +70,7 @@ class Without(AutoPolicy):
             for request, matched in now.items():
                 if request in self.texts:
                     self.texts[request].matched = matched
-            super(Without, self).spent(cost, rounds, reading)
+            super(Without, self).spent(cost, rounds, reading, has_tree=has_tree)
             for request, matched in after.items():
                 self.texts[request].matched = matched
 

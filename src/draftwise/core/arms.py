@@ -22,12 +22,14 @@ class Stop:
         scorer: The classifier of a learned rule, with a method `score(signals)` that returns a
             probability; compared by identity.
         shortest: Minimum draft length: no rule applies before.
+        deeper: Of `gain` in a tree: the least expected tokens of a depth after which another is drafted.
     """
 
     rule: str = "never"
     threshold: float = 0.0
     scorer: Any = None
     shortest: int = 1
+    deeper: float = 0.0
 
 
 NEVER = Stop()

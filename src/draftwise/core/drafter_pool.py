@@ -181,6 +181,14 @@ class DrafterPool:
         """Return the number of branches of a drafter's own trees: 1 for chains."""
         return self._read_attribute(name, "branches", 1)
 
+    def drafts_trees(self, name: str) -> bool:
+        """Return whether a drafter drafts a chain or, for a wider arm, a tree."""
+        try:
+            asked: Any = self.drafters.get(name)
+            return bool(asked.drafts_trees())
+        except Exception:  # it has no such method, or another's failed
+            return False
+
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """Return the tokens of `redraft`; for a tree, those of its first branch."""
         guesser = self.guessers.get(name)

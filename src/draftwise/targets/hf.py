@@ -13,6 +13,7 @@ from ..core.passes import TargetInfo
 from ..core.request import Request
 from ..core.request_round import ERROR
 from ..core.roles import Scores
+from ..errors import UserError
 from ..models.distributions import Chain, choices, most_likely, on_host
 from ..models.probe import check_trees, rows_of
 from ..models.runner import PassInput, PassOutput
@@ -80,6 +81,16 @@ class HFTarget(Prefill):
     def reach(self, request: Request) -> int:
         """The longest draft that the next pass can verify: rotary frequencies may not change within it."""
         return self.regimes.reach(request) if self.regimes else ENDLESS
+
+    def can_read_trees(self) -> bool:
+        """Return whether the model reads trees of drafted tokens; a probe finds out when first asked."""
+        if not self.reads_trees:
+            try:
+                check_trees(self.runner, probe=self.probe)
+            except UserError:
+                return False
+            self.reads_trees = True
+        return True
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """One forward pass over each request's last token and its draft, after a prefill of other new tokens.

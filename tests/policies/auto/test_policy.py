@@ -585,7 +585,7 @@ def test_a_lookup_is_never_stopped() -> None:
 def test_a_model_is_calibrated_up_to_the_first_wrong_token() -> None:
     policy = new("m", looks_up=False)
     signals = tuple(Signals(0.9, 0.1, 0.3, 0.9) for _ in range(8))
-    policy.learn(Feedback(0, Decision(1), (Outcome(policy.index[0, 8], 2, 8, signals=signals),)))
+    policy.learn(Feedback(0, Decision(1), (Outcome(policy.index[0, 1, 8], 2, 8, signals=signals),)))
     assert policy.calibrations[0].seen == 3
 
 
@@ -593,7 +593,7 @@ def test_a_model_is_calibrated_up_to_the_first_wrong_token() -> None:
 def test_a_models_confidence_is_judged_by_its_own_tokens(prefix_length: int) -> None:
     """What the lookup adds has signals of another kind."""
     policy = AutoPolicy(*team(CASCADE, (4,)))
-    arm, signals = policy.index[2, 4], tuple(Signals(0.9, 0.1, 0.3, 0.9) for _ in range(4))
+    arm, signals = policy.index[2, 1, 4], tuple(Signals(0.9, 0.1, 0.3, 0.9) for _ in range(4))
     outcome = Outcome(arm, 4, 4, signals=signals, prefix_length=prefix_length, match=2)
     policy.learn(Feedback(0, Decision(arm), (outcome,)))
     assert policy.calibrations[0].seen == prefix_length and policy.calibrations[2].seen == 0
@@ -741,7 +741,7 @@ def test_it_tells_what_was_accepted_by_the_length_of_the_match() -> None:
 def test_in_a_batch_an_arm_takes_its_part_of_a_call() -> None:
     policy = taught(0.5, token=0.004, batch=8, rate=800.0)
     told = policy.values(8)
-    assert told.seconds[policy.index[0, 4]] == pytest.approx(0.016 / 8, rel=0.1)
+    assert told.seconds[policy.index[0, 1, 4]] == pytest.approx(0.016 / 8, rel=0.1)
     assert told.plain == pytest.approx(0.01, rel=0.01) and told.price["with a match"] == pytest.approx(800.0)
 
 

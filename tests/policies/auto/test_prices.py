@@ -260,13 +260,6 @@ def test_an_unseen_size_of_batch_has_the_prices_of_the_nearest_one() -> None:
     assert price(2) == price(1) != price(16) == price(32) == price(8)
 
 
-def test_a_tree_is_paid_for_each_of_its_nodes() -> None:
-    price = called(DraftPrice(), (1, 0.002), (4, 0.005))
-    chain = price(1)
-    price.width = 6.0
-    assert price(1) == pytest.approx((chain[0], 6 * chain[1]))
-
-
 def test_a_drafter_that_is_not_called_is_forgotten_ever_more_rarely() -> None:
     price, waits = called(DraftPrice(), (1, 0.5), times=3), list[int]()
     for _ in range(4):

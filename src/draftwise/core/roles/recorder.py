@@ -51,6 +51,9 @@ class Graders(Protocol):
     def width(self, name: str) -> int:
         """Return the branches that a drafter gives its drafts by itself: 1 for chains."""
 
+    def drafts_trees(self, name: str) -> bool:
+        """Return whether a drafter drafts a chain or, for a wider arm, a tree."""
+
     def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
         """The draft, maybe a tree, that `name` makes for `arm` where the text is `request.tokens[:at]`.
 

@@ -8,6 +8,7 @@ from math import exp
 
 from torch import Tensor
 
+from ...core.arms import Stop
 from ...core.drafts import Draft, Job, Signals
 from ...core.stops import factor, needs, stop
 from ...errors import UserError
@@ -34,7 +35,9 @@ class Tree:
     `top` most likely tokens each; at the end the best length * width nodes are kept. OPT-Tree (arXiv
     2406.17276): grow only while the sum of the best nodes' joint probabilities, the expected number of
     accepted tokens, grows by more than `gain` per depth. A stop rule of the job is applied to the most likely
-    node of each depth.
+    node of each depth; but `gain` to every node: those whose calibrated chance to be accepted is below its
+    threshold are left out, but for the best of all, and the tree grows while the chances of a depth add up to
+    more than `deeper`.
     """
 
     job: Job
@@ -43,6 +46,8 @@ class Tree:
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)  # under the rule `gain`, of each node
+    probs: list[float] = field(default_factory=list)
     frontier: list[int] = field(default_factory=lambda: [-1])
     above: list[int] = field(
         default_factory=list
@@ -64,20 +69,24 @@ class Tree:
         best = rows.float().log_softmax(-1).topk(min(self.top, self.most, rows.shape[-1]))
         values, ids = best.values.tolist(), best.indices.tolist()
         first = len(self.tokens)
+        rule = self.job.stop_at(self.depth)
         places: list[int] = []
         for place, parent in enumerate(self.frontier):
             score = self.scores[parent] if parent >= 0 else 0.0
             for value, token in zip(values[place], ids[place], strict=True):
-                if value > -1e30:  # -inf: a token outside the drafter's vocabulary
-                    self.tokens.append(token)
-                    self.parents.append(parent)
-                    self.scores.append(score + value)
-                    places.append(place)
+                if value <= -1e30:  # -inf: a token outside the drafter's vocabulary
+                    break
+                if rule.rule == "gain" and not self._pays(rule, parent, exp(value)):
+                    break  # nor do the less likely ones
+                self.tokens.append(token)
+                self.parents.append(parent)
+                self.scores.append(score + value)
+                places.append(place)
         new = sorted(range(first, len(self.tokens)), key=lambda node: (-self.scores[node], node))
         self.frontier = new[: self.top]
         self.above = [places[node - first] for node in self.frontier]
         self.depth += 1
-        self.done = not new or self.depth >= self.job.length or self._settled() or self._stopped(rows)
+        self.done = not new or self.depth >= self.job.length or self._settled() or self._stopped(rows, rule)
 
     def path(self, node: int) -> list[int]:
         """Return the tokens from the root down to a node."""
@@ -105,7 +114,18 @@ class Tree:
         best = sorted(self._best())
         where = {node: place for place, node in enumerate(best)} | {-1: -1}
         tokens, parents = [self.tokens[i] for i in best], [where[self.parents[i]] for i in best]
-        return Draft(tuple(tokens), tuple(parents))
+        signals = [Signals(0.0, 0.0, 0.0, self.probs[i]) for i in best] if self.probs else []
+        return Draft(tuple(tokens), tuple(parents), signals=tuple(signals))
+
+    def _pays(self, rule: Stop, parent: int, probability: float) -> bool:
+        """Return whether a new node's chance is worth its price; if so, it is noted."""
+        above = self.chances[parent] if parent >= 0 else 1.0
+        chance = above * rule.scorer.score(Signals(0.0, 0.0, 0.0, probability))
+        if chance < rule.threshold and self.chances:
+            return False
+        self.chances.append(chance)
+        self.probs.append(probability)
+        return True
 
     def _best(self) -> list[int]:
         return sorted(range(len(self.tokens)), key=lambda node: (-self.scores[node], node))[: self.most]
@@ -118,14 +138,16 @@ class Tree:
         full = len(best) == self.most and self.scores[self.frontier[0]] <= self.scores[best[-1]]
         return full or gained < self.gain
 
-    def _stopped(self, rows: Tensor) -> bool:
-        """Return if the job's stop rule for this depth applies to its most likely node."""
+    def _stopped(self, rows: Tensor, rule: Stop) -> bool:
+        """Return if the job's stop rule for this depth applies to its most likely node, or to the depth."""
+        if rule.rule == "gain":
+            return sum(self.chances[node] for node in self.frontier) <= rule.deeper
         names, position = needs(self.job.stops), self.depth - 1
         if not names:
             return False
         place = self.job.request.position + position
         now = signals(rows[self.above[0]], self.tokens[self.frontier[0]], names, place, None)
-        rule, previous, self.previous = self.job.stop_at(position), self.previous, now
+        previous, self.previous = self.previous, now
         self.joint *= factor(rule, now, position=position)
         return bool(stop(rule, now, position=position, previous=previous, joint=self.joint))
 

@@ -267,6 +267,10 @@ class ReplayPool(DrafterPool):
         """Return 1: only chains are recorded."""
         return 1
 
+    def drafts_trees(self, name: str) -> bool:
+        """Return False: only chains are recorded."""
+        return False
+
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """Return the draft recorded there, or made again by a cascade."""
         if name in self.cascades:

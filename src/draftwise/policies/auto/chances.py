@@ -18,6 +18,7 @@ LEAN = (
     8.0,
     4.0,
 )  # tests that lean on one half, on the next shorter match, on the other tokens of a draft
+SIBLINGS = (4.0, 0.3)  # misses that lean on this share which another node of a tree catches
 LEAST = 0.02  # chances below this one count as none
 CLASSES = 1024  # of the text's last token: its id modulo this number
 CARRIED = 3.0  # tests of a context that a state file brings at most
@@ -147,6 +148,30 @@ class Acceptance:
             share = min(1.0, LEAN[1] / max(expected, LEAN[1]))
             self.last_accepted[k] *= share
             self.last_expected[k] *= share
+
+
+@dataclass(slots=True)
+class Siblings:
+    """How often another node of a tree is right where the most likely one, which a chain has, is wrong."""
+
+    missed: float = field(default=0.0, metadata=learned(adds))
+    caught: float = field(default=0.0, metadata=learned(adds))
+
+    def learn(self, *, caught: bool) -> None:
+        """The most likely node of one depth was wrong."""
+        self.missed = MEMORY * self.missed + 1.0
+        self.caught = MEMORY * self.caught + caught
+
+    def survival(self, chain: Sequence[float]) -> Sequence[float]:
+        """Return the chances that a path of a tree is right for 1, 2, ... tokens, from those of a chain."""
+        lean, share = SIBLINGS
+        share = (self.caught + lean * share) / (self.missed + lean)
+        curve, before, alive = list[float](), 1.0, 1.0
+        for chance in chain:
+            each, before = chance / before, chance
+            alive *= each + (1.0 - each) * share
+            curve.append(alive)
+        return curve
 
 
 @dataclass(slots=True, eq=False)

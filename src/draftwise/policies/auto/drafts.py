@@ -11,6 +11,7 @@ from ...specs import cascade_parts, parse_drafter, takes_over
 from .chances import CONTEXTS, MATCHES
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
+WIDTH, DEEPEST = 4, 8  # of a tree: nodes for a token of its depth, at most, and its depth
 END = Stop("confidence", 2.0)  # no probability is that high: the token is the last
 TAKEN = 0  # the context in which a cascade is known by whether its second part took over
 LEAST_MATCH = (0, *(int(n) + 1 for n in MATCHES))  # the shortest match of each context
@@ -21,8 +22,8 @@ class Candidate:
     """The best draft of one drafter in this round.
 
     `gain` is its expected accepted `tokens`, less the tokens that its `seconds` would write otherwise. A
-    `trial` is made to measure what its drafter costs. `prefix_length` is the most tokens of its first part,
-    if it is composite, and `hand_overs` say when the second takes over.
+    `trial` is made to measure what its drafter costs. `width` is above 1 for a tree. `prefix_length` is the
+    most tokens of its first part, if it is composite, and `hand_overs` say when the second takes over.
     """
 
     drafter: int
@@ -33,6 +34,7 @@ class Candidate:
     trial: bool = False
     prefix_length: int = 0
     hand_overs: tuple[HandOver, ...] = ()
+    width: int = 1
 
 
 @dataclass(frozen=True, slots=True)

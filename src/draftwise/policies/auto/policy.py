@@ -13,8 +13,8 @@ from ...core.outcomes import Feedback, RoundCost
 from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
 from .batch import Planner, Share
-from .chances import LEAST, Acceptance, Calibration, match_length
-from .drafts import LENGTHS, TAKEN, Candidate, Offer, Reason, cascade, cascades, rules
+from .chances import LEAST, Acceptance, Calibration, Siblings, match_length
+from .drafts import DEEPEST, LENGTHS, TAKEN, WIDTH, Candidate, Offer, Reason, cascade, cascades, rules
 from .guard import Guard, Skipping
 from .prices import BATCH_SIZES, DraftPrice, PassPrice, Rate, size_class
 
@@ -57,7 +57,9 @@ class AutoPolicy:
 
     `looks_up` says which drafters are lookups, known by their drafts; the recorder corrects it in the first
     round. `cascades` maps each cascade to the drafter that begins its drafts; they are weighed where a plain
-    pass takes `cascades_from` seconds. `reasons`, if it is a list, gets an entry for each choice.
+    pass takes `cascades_from` seconds. `trees` maps each drafter that may draft trees, for single requests,
+    to the place of their prices behind those of all chains. `reasons`, if it is a list, gets an entry for
+    each choice.
     """
 
     arms: tuple[Arm, ...]
@@ -67,6 +69,7 @@ class AutoPolicy:
     cascades_from: float = SLOW
     reads_hints: bool = True
     acceptance: list[Acceptance] = field(init=False, metadata=LEARNED)
+    siblings: list[Siblings] = field(init=False, metadata=LEARNED)
     calibrations: list[Calibration] = field(init=False, metadata=LEARNED)
     draft_prices: list[DraftPrice] = field(init=False, metadata=LEARNED)
     pass_prices: list[PassPrice] = field(init=False, metadata=LEARNED)
@@ -78,6 +81,7 @@ class AutoPolicy:
     texts: dict[int, Text] = field(default_factory=dict)
     planned: dict[int, Candidate | None] = field(default_factory=dict)
     kind: int = 0
+    tree_kind: int = -1  # of passes over trees; -1: as those over chains
     drafter_kinds: list[int] = field(init=False)
     padded: bool = False
     doubted: bool = False
@@ -85,23 +89,29 @@ class AutoPolicy:
     owed: float = 0.0
     rereads: bool = False
     time: tuple[float, float] = (0.0, 0.0)  # recent seconds: of rounds, and of drafters reading in them
-    index: Mapping[tuple[int, int], int] = field(init=False)
+    index: Mapping[tuple[int, int, int], int] = field(init=False)
     lengths: tuple[int, ...] = field(init=False)
+    depths: tuple[int, ...] = field(init=False)
     cascades: Mapping[int, int] = field(init=False)
+    trees: Mapping[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.drafters)
         self.acceptance = [Acceptance(LENGTHS[-1]) for _ in range(n)]
+        self.siblings = [Siblings() for _ in range(n)]
         self.calibrations = [Calibration() for _ in range(n)]
         self.drafter_kinds = [0] * n
+        wide = dict.fromkeys(self.drafters.index(arm.drafter) for arm in self.arms if arm.width > 1)
+        self.trees = {i: n + at for at, i in enumerate(wide)}
         self._forget_prices()
         self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
         self.cascades = cascades(self.drafters)
-        self.index = {(number.get(arm.drafter, -1), arm.length): i for i, arm in enumerate(self.arms)}
+        self.depths = tuple(n for n in self.lengths if n <= DEEPEST)
+        self.index = {(number.get(a.drafter, -1), a.width, a.length): i for i, a in enumerate(self.arms)}
 
     def _forget_prices(self) -> None:
-        self.draft_prices = [DraftPrice() for _ in KINDS for _ in self.drafters]
+        self.draft_prices = [DraftPrice() for _ in KINDS for _ in (*self.drafters, *self.trees)]
         self.pass_prices = [PassPrice() for _ in KINDS for _ in BATCH_SIZES]
         self.rates = [Rate() for _ in self.pass_prices]
         self.guards = [Guard() for _ in KINDS]
@@ -121,9 +131,10 @@ class AutoPolicy:
             at = min(priced, key=lambda k: abs(k - at), default=at)
         return self.pass_prices[at]
 
-    def draft_price(self, i: int) -> DraftPrice:
-        """Return the prices of a drafter as it is run at present."""
-        return self.draft_prices[self.drafter_kinds[i] * len(self.drafters) + i]
+    def draft_price(self, i: int, width: int = 1) -> DraftPrice:
+        """Return the prices of a drafter's chains, or of its trees, as it is run at present."""
+        each = len(self.draft_prices) // len(KINDS)
+        return self.draft_prices[self.drafter_kinds[i] * each + (self.trees[i] if width > 1 else i)]
 
     def rate(self, batch: int, matched: bool) -> float:
         """Return the tokens that a second is worth here: the recent rate, at least that of plain decoding."""
@@ -193,17 +204,20 @@ class AutoPolicy:
             best = None  # no clean plain pass shows yet what reading again takes
         paused = not self.guards[self.kind].allows(best.gain if best else 0.0, batch)
         if best is None or paused:
-            decision = Decision(self.index[-1, 0])
+            decision = Decision(self.index[-1, 1, 0])
         else:
             rule, self.skipping.drafted = self._stop(best, batch, rate), True
             self.trial = self.trial or best.trial
-            played = self.index[best.drafter, best.length]
+            played = self.index[best.drafter, best.width, best.length]
             decision = Decision(played, 1.0, rules(rule, best.prefix_length), best.hand_overs)
         if batch == 1:
             player = -1 if best is None or paused else self.cascades.get(best.drafter, best.drafter)
             for i, at in enumerate(text.contexts):
                 if i != player and (at or not self.looks_up[i]):  # it could have drafted
                     self.draft_price(i).left_out()
+            for i in self.trees:
+                if i != player or best is None or best.width == 1:
+                    self.draft_price(i, WIDTH).left_out()
         if self.reasons is not None:
             arm = self.arms[decision.arm]
             self.reasons.append(Reason(context.position, rate, arm, tuple(candidates), paused))
@@ -260,6 +274,8 @@ class AutoPolicy:
             start, each = price(1)
             offers[i] = Offer(i, curve[: max(1, int(room / price.width))], start + reading, each, extra)
             candidates.append(offers[i].best(rate, self.lengths))
+            if i in self.trees and curve:
+                candidates.append(self._tree(i, curve, reading, offers[i], room, rate))
         if self.cascades and passes(1) >= self.cascades_from:
             for i, first in self.cascades.items():
                 if first in offers and not self.looks_up[first] and offers[first].survival:
@@ -271,6 +287,27 @@ class AutoPolicy:
                     if (best := cascade(i, offers[first], chance, tails, rate, allowed)) is not None:
                         candidates.append(best)
         return candidates
+
+    def _tree(
+        self, i: int, curve: Sequence[float], reading: float, chain: Offer, room: int, rate: float
+    ) -> Candidate:
+        """Return a head's best tree; one of unknown cost is taken to cost what a chain does."""
+        price = self.draft_price(i, WIDTH)
+        start, each = (chain.start, chain.each) if price.trial else price(1)
+        survival = self.siblings[i].survival(curve)[: max(1, int(room / price.width))]
+        offer = Offer(i, survival, start + (0.0 if price.trial else reading), each, self._extra(price.width))
+        best = offer.best(rate, self.depths)
+        best.width, best.trial = WIDTH, price.trial > 0
+        if best.trial:
+            best.length = next((n for n in self.depths if n >= min(price.trial, room)), best.length)
+        return best
+
+    def _extra(self, width: float) -> Sequence[float]:
+        """Return seconds that trees of 0, 1, ... tokens of depth add to the pass of one request."""
+        passes, trees = self.passes(1), self.pass_prices[max(0, self.tree_kind) * len(BATCH_SIZES)]
+        if self.tree_kind in (-1, self.kind) or not trees.has_readings:
+            return passes.extra(1, DEEPEST, width)
+        return [0.0, *(trees(1 + n * width) - passes(1) for n in range(1, DEEPEST + 1))]
 
     def _reading(self, i: int, context: Context, text: Text, curve: Sequence[float]) -> float:
         """Return seconds in which a model reads what it has not read, spread over the rounds that are left.
@@ -296,12 +333,22 @@ class AutoPolicy:
         if self.looks_up[i]:
             return NEVER
         least = 0.0
+        if best.width > 1:
+            least, deeper = self._worth_of_nodes(best, rate) if calibration.seen >= TRUSTED else (0.0, 0.0)
+            return Stop("gain", min(least, SUREST), calibration, deeper=deeper)
         if calibration.seen >= TRUSTED:
             price, passes = self.draft_price(i), self.passes(batch)
             more = 0.0 if self.padded and batch > 1 else passes.extra(batch, length)[length] / length
             seconds = price(batch)[1] / batch + price.width * more
             least = 0.0 if isnan(seconds) else rate * seconds / self.acceptance[i].mean
         return Stop("gain", min(least, SUREST), calibration)
+
+    def _worth_of_nodes(self, tree: Candidate, rate: float) -> tuple[float, float]:
+        """Return what a node of a tree must be worth, and the nodes of a depth for the next to be drafted."""
+        price = self.draft_price(tree.drafter, WIDTH)
+        node = self._extra(price.width)[tree.length] / (tree.length * price.width)
+        each = 0.0 if isnan(step := price(1)[1]) else step
+        return rate * node, rate * each / self.acceptance[tree.drafter].mean
 
     # -- learning ------------------------------------------------------------------------------------
 
@@ -311,19 +358,28 @@ class AutoPolicy:
             self.acceptance[window.drafter].learn(window.context, window.accepts, window.token)
         for outcome in feedback.outcomes:
             arm, signals = self.arms[outcome.arm], outcome.signals
-            if signals and not self.looks_up[i := self.drafters.index(arm.drafter)]:
+            if signals and arm.width == 1 and not self.looks_up[i := self.drafters.index(arm.drafter)]:
                 calibration, tested = self.calibrations[self.cascades.get(i, i)], outcome.accepted + 1
                 first = outcome.prefix_length if i in self.cascades else tested
                 for k, signal in enumerate(signals[: min(tested, first)]):
                     calibration.learn(signal.chosen, float(k < outcome.accepted))
 
-    def spent(self, cost: RoundCost, rounds: Mapping[int, tuple[float, int]], reading: float) -> None:
+    def spent(
+        self,
+        cost: RoundCost,
+        rounds: Mapping[int, tuple[float, int]],
+        reading: float,
+        *,
+        has_tree: bool = False,
+    ) -> None:
         """Learn what a round took: seconds and tokens of each request, `reading` of drafters left out.
 
         Seconds are NaN where the pass also read a prompt.
         """
         n, kind = cost.requests, pass_kind(cost.kind)
-        if kind != self.kind:
+        if has_tree:
+            self.tree_kind = kind
+        elif kind != self.kind:
             self.kind, self.owed = kind, 0.0
         if n > 1:
             self.padded = cost.width > 0
@@ -335,9 +391,9 @@ class AutoPolicy:
         self.time = 0.99 * self.time[0] + whole, 0.99 * self.time[1] + reading
         tokens, target = n * cost.width or cost.pass_tokens, cost.target
         self.rereads |= cost.again > 0
-        at = self._place(n)
+        at = kind * len(BATCH_SIZES) + size_class(n)
         self._check(target, self.pass_prices[at].usual(tokens))
-        passes, rate = self.pass_prices[at], self.rates[at]
+        passes, rate = self.pass_prices[at], self.rates[self._place(n)]
         if cost.again and tokens <= n:  # the draft before it owes what it read again
             self.owed += max(0.0, target - passes(n)) if passes.has_readings else 0.0
         else:
@@ -347,7 +403,7 @@ class AutoPolicy:
             text = self.texts.get(request)
             rate.add(text is not None and text.matched, new, max(0.0, one), n)
         if (tokens > n or cost.again) and not self.trial:
-            self.guards[kind].add(whole + reading, written * passes(n) / n)
+            self.guards[self.kind].add(whole + reading, written * self.passes(n)(n) / n)
 
     def _check(self, target: float, usual: float) -> None:
         """Forget all prices that a file brought if the first known pass takes another time."""
@@ -375,12 +431,12 @@ class AutoPolicy:
         seconds: list[float | None] = []
         for arm in self.arms:
             i = self.drafters.index(arm.drafter) if arm.length else -1
-            price = self.draft_price(i) if arm.length else None
+            price = self.draft_price(i, arm.width) if arm.length else None
             start, each = price(batch) if price else (0.0, 0.0)
             more = passes.extra(batch, LENGTHS[-1], price.width)[arm.length] if price else 0.0
             spent = (start + each * arm.length) / batch + more
             seconds.append(None if isnan(spent) else spent)
-            gains.append(0.0 if price is None else self._gain(i, arm.length, spent, rates))
+            gains.append(0.0 if price is None else self._gain(i, arm, spent, rates))
         places = zip(("without a match", "with a match"), rates, strict=True)
         plain = passes(batch) or None
         return Values(
@@ -392,13 +448,14 @@ class AutoPolicy:
             {name: _matches(one) for name, one in zip(self.drafters, self.acceptance, strict=True)},
         )
 
-    def _gain(self, i: int, length: int, spent: float, rates: Sequence[float]) -> float | None:
+    def _gain(self, i: int, arm: Arm, spent: float, rates: Sequence[float]) -> float | None:
         """Return the mean gain of an arm over the contexts in which its drafter was tested."""
         whole, total, skill = 0.0, 0.0, self.acceptance[i]
         for context in range(int(self.looks_up[i]), skill.contexts):  # without a match no lookup drafts
             if weight := skill.tested[context][0]:
-                sums = [0.0, *accumulate(skill.survival(context))]
-                total += weight * (sums[min(length, len(sums) - 1)] - rates[context > 0] * spent)
+                curve = skill.survival(context)
+                sums = [0.0, *accumulate(self.siblings[i].survival(curve) if arm.width > 1 else curve)]
+                total += weight * (sums[min(arm.length, len(sums) - 1)] - rates[context > 0] * spent)
                 whole += weight
         return None if isnan(total) or not whole else total / whole
 

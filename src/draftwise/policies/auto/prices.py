@@ -188,7 +188,7 @@ class Line:
 
 @dataclass(slots=True)
 class DraftPrice:
-    """Seconds of a drafter's calls by their longest draft, for each class of batch, and of a token it reads.
+    """Seconds of a drafter's calls by their deepest draft, for each class of batch, and of a token it reads.
 
     `width` is the number of tokens in a draft per token of depth: 1 for a chain, more for a tree. The first
     call is not timed, because it prepares kernels and memory.
@@ -215,16 +215,16 @@ class DraftPrice:
         calls = round(timed) + (self.untimed > 0 or timed > 0.0)
         return TRIALS[calls] if calls < len(TRIALS) else 0
 
-    def add(self, longest: int, unread: int, seconds: float, batch: int, calls: int) -> None:
+    def add(self, depth: int, unread: int, seconds: float, batch: int, calls: int) -> None:
         """Learn one call for so many requests, which first read `unread` tokens of their texts."""
         line, is_priced = self.calls[size_class(batch)], not self.trial
-        behind = unread > 16 * calls + 4 * longest  # most of its time may be reading
+        behind = unread > 16 * calls + 4 * depth  # most of its time may be reading
         if not (line.readings or self.untimed or any(one.readings for one in self.calls)):
             self.untimed = 1
         elif behind and line.readings:
-            self.read(unread, seconds - line(longest))
+            self.read(unread, seconds - line(depth))
         elif not behind:
-            line.add(max(1, longest), max(0.0, seconds - self.reading.each * unread))
+            line.add(max(1, depth), max(0.0, seconds - self.reading.each * unread))
         self.idle = 0.0
         if is_priced:
             self.wait = WAITS[0]
@@ -242,13 +242,13 @@ class DraftPrice:
             self.calls, self.untimed = [Line() for _ in BATCH_SIZES], 1
 
     def __call__(self, batch: int) -> tuple[float, float]:
-        """Return seconds of a call: its start, and per token of its longest draft; NaN before any call."""
+        """Return seconds of a call: its start, and per token of its depth; NaN before any call."""
         at = size_class(batch)
         if not self.calls[at].readings:
             timed = [k for k, call in enumerate(self.calls) if call.readings]
             at = min(timed, key=lambda k: abs(k - at), default=-1)
         line = self.calls[at]
-        return (line.start, line.each * self.width) if line.readings else (nan, nan)
+        return (line.start, line.each) if line.readings else (nan, nan)
 
 
 @dataclass(slots=True)

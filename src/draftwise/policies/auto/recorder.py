@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import isfinite
 
 from ...core.arms import Arm
+from ...core.drafts import Draft
 from ...core.outcomes import Feedback, Grade, Window
 from ...core.request import Request
 from ...core.roles import GradeJob, Graders, RoundRecord
@@ -164,6 +165,8 @@ class AutoRecorder:
         self.models = [i for i in others if graders.grades_itself(policy.drafters[i])]
         self.lookups = [i for i in others if i not in self.models]
         policy.looks_up = tuple(i in self.lookups for i in range(len(policy.drafters)))
+        can = {i for i in self.models if graders.drafts_trees(policy.drafters[i])}
+        policy.trees = {i: at for i, at in policy.trees.items() if i in can}
 
     def _state(self, seen: RoundRecord) -> GradingState:
         state = self.texts.get(seen.request.id)
@@ -176,38 +179,40 @@ class AutoRecorder:
     def _spent(self, pairs: Sequence[tuple[RoundRecord, GradingState]]) -> None:
         """Tell the policy what the round and each call of a drafter in it took."""
         policy, reading = self.policy, 0.0
-        calls: dict[int, list[tuple[RoundRecord, GradingState, int, int]]] = {}
+        has_tree, calls = False, dict[tuple[int, int], list[tuple[RoundRecord, GradingState, int, int]]]()
         for seen, state in pairs:
             outcome = seen.outcome
             arm = policy.arms[outcome.arm]
             if arm.length and outcome.cost:
-                i, drafted, limit = policy.drafters.index(arm.drafter), outcome.drafted, outcome.asked or 1
+                i, drafted, depth = policy.drafters.index(arm.drafter), outcome.drafted, _depth(seen.draft)
+                has_tree |= depth < drafted
                 if i in policy.cascades:  # what its second part adds takes no time
                     i, drafted = policy.cascades[i], outcome.prefix_length
-                    limit = drafted or 1
-                calls.setdefault(i, []).append((seen, state, drafted, limit))
-        for i, mine in calls.items():
+                    depth = drafted
+                calls.setdefault((i, arm.width), []).append((seen, state, drafted, depth))
+        for (i, width), mine in calls.items():
             cost = mine[0][0].outcome.cost
             policy.drafter_kinds[i] = pass_kind(cost.drafter_kind) if cost else 0
-            price = policy.draft_price(i)
-            for _, _, drafted, limit in mine:
-                share = 0.1 if price.width > 1.0 else 1.0  # the first tree shows that the drafter makes trees
-                price.width += share * (max(1.0, drafted / limit) - price.width)
+            price = policy.draft_price(i, width)
+            for _, _, drafted, depth in mine:
+                if depth:
+                    share = 0.1 if price.width > 1.0 else 1.0  # the first tree shows that it makes trees
+                    price.width += share * (drafted / depth - price.width)
             unread = 0
             if i not in self.lookups:
                 unread = sum(state.at - self._read(seen, i) for seen, state, _, _ in mine)
             seconds = sum(seen.outcome.cost.draft for seen, *_ in mine if seen.outcome.cost)
-            longest = max(drafted for _, _, drafted, _ in mine)
+            deepest = max(depth for *_, depth in mine)
             if isfinite(seconds):
-                price.add(longest, unread, seconds, len(pairs), len(mine))
-            if unread > 16 * len(mine) + 4 * longest:
+                price.add(deepest, unread, seconds, len(pairs), len(mine))
+            if unread > 16 * len(mine) + 4 * deepest:
                 reading += price.reading.each * unread
         cost = pairs[0][0].outcome.cost
         if cost is None:
             return
         part = reading / len(pairs)
         rounds = {seen.request.id: (seen.outcome.seconds - part, len(seen.tokens)) for seen, _ in pairs}
-        policy.spent(cost, rounds, reading)
+        policy.spent(cost, rounds, reading, has_tree=has_tree)
         if isfinite(total := sum(seen.outcome.seconds for seen, _ in pairs)):
             self.total += total
 
@@ -231,6 +236,8 @@ class AutoRecorder:
                 policy.texts[request.id].read[player] = state.at
                 missed = outcome.accepted < min(outcome.drafted, limit)  # a tree has more nodes than depths
                 accepts = (1.0,) * outcome.accepted + ((0.0,) if missed else ())
+                if arm.width > 1:
+                    accepts = self._first_branch(player, seen)
                 windows.append(Window(player, contexts[player], accepts, last))
         for i in self.lookups:
             if i != player and contexts[i] and self.guessing <= self.share * self.total:
@@ -268,6 +275,26 @@ class AutoRecorder:
             rest = (1.0,) * (right - length) + ((0.0,) if right < decided else ())
             windows += [Window(i, match, rest)] if rest else []
         return windows
+
+    def _first_branch(self, i: int, seen: RoundRecord) -> tuple[float, ...]:
+        """Return what a tree shows about the chain of its most likely nodes; learn what siblings caught.
+
+        Of a tree all children of the accepted nodes are tested, the most likely one first.
+        """
+        policy, draft, accepts = self.policy, seen.draft, list[float]()
+        for parent, token in zip(seen.nodes, seen.tokens, strict=True):
+            children = [node for node, above in enumerate(draft.parents) if above == parent]
+            if not children:
+                break
+            right = [draft.tokens[node] == token for node in children]
+            if draft.signals:
+                for node, one in zip(children, right, strict=True):
+                    policy.calibrations[i].learn(draft.signals[node].chosen, float(one))
+            if all(accepts):
+                accepts.append(float(right[0]))
+            if not right[0]:
+                policy.siblings[i].learn(caught=any(right))
+        return tuple(accepts)
 
     def _due(
         self, pairs: Sequence[tuple[RoundRecord, GradingState]], round_seconds: float
@@ -381,9 +408,14 @@ def _start(seen: RoundRecord) -> int:
 
 def _decided(seen: RoundRecord) -> int:
     """How deep a draft went that the text decided: what comes after the end of the text was not rejected."""
-    if len(seen.tokens) <= seen.outcome.accepted:
-        return seen.outcome.accepted
+    accepted = seen.outcome.accepted
+    return accepted if len(seen.tokens) <= accepted else _depth(seen.draft)
+
+
+def _depth(draft: Draft) -> int:
+    if draft.is_chain:
+        return len(draft.tokens)
     depths: list[int] = []
-    for parent in seen.draft.parents:
+    for parent in draft.parents:
         depths.append(1 + (depths[parent] if parent >= 0 else 0))
     return max(depths, default=0)

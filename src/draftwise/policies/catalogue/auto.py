@@ -7,8 +7,9 @@ from typing import Annotated
 
 from ...core.arms import Arm
 from ...errors import UserError
+from ...registry.entries import entry
 from ...specs import parse_drafter
-from ..auto.drafts import LENGTHS
+from ..auto.drafts import DEEPEST, LENGTHS, WIDTH
 from ..auto.policy import SLOW, AutoPolicy
 from ..auto.recorder import SHARE, AutoRecorder
 from .compose import Method
@@ -46,5 +47,13 @@ def team(
 ) -> tuple[tuple[Arm, ...], tuple[str, ...], tuple[bool, ...]]:
     """The arms of `AutoPolicy` with these draft lengths, its drafters, and which of them are lookups."""
     real = tuple(name for name in drafters if name != "none")
-    arms = (Arm("none", 0), *(Arm(name, n) for name in real for n in lengths))
+    chains = (Arm(name, n) for name in real for n in lengths)
+    trees = (Arm(name, n, WIDTH) for name in filter(has_width, real) for n in lengths if n <= DEEPEST)
+    arms = (Arm("none", 0), *chains, *trees)
     return arms, real, tuple(parse_drafter(name).name in LOOKUPS for name in real)
+
+
+def has_width(drafter: str) -> bool:
+    """Return whether this drafter has an option `width`, and it was not given."""
+    spec = parse_drafter(drafter)
+    return "width" in entry("drafters", spec.name).options and "width" not in spec.options

@@ -1,0 +1,299 @@
+"""Trees: when they are drafted, which nodes they have, what they show of chains, and that texts are exact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from draftwise.core.arms import Arm, Context, Decision, Stop
+from draftwise.core.drafts import Draft, Job, Signals
+from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Outcome
+from draftwise.core.passes import PassInfo
+from draftwise.core.request import Request
+from draftwise.core.roles import Graders, RoundRecord
+from draftwise.core.round import Round
+from draftwise.core.sampling import Sampling
+from draftwise.drafters.neural.eagle import EagleDrafter
+from draftwise.drafters.neural.trees import Tree
+from draftwise.policies.auto.chances import MEMORY, SIBLINGS, Calibration, Siblings
+from draftwise.policies.auto.drafts import DEEPEST, WIDTH
+from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.auto.recorder import AutoRecorder
+from draftwise.policies.catalogue import Method, method
+from draftwise.policies.catalogue.auto import team
+from draftwise.targets.hf import HFTarget
+from tests.drafters.neural.heads import random_eagle, target, trained_eagle
+from tests.policies.auto import script
+from tests.policies.auto.script import Prices, always
+from tests.targets.test_hf import prompts
+from tests.tiny import own_text
+
+HEAD = "eagle:head"
+CATCHES = 0.6  # of the head's misses, how many another node catches
+
+
+class Head(script.Model):
+    """Drafts chains, or trees whose first nodes are the chain's; a step takes the same for both."""
+
+    def drafts_trees(self) -> bool:
+        return True
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        trees = [self._of(job) for job in jobs]
+        self.clock.now += self.prices.start + self.prices.token * max(job.length for job in jobs)
+        return trees
+
+    def _of(self, job: Job) -> Draft:
+        self._read(job.request)
+        if job.width == 1:
+            return self._draft(job)
+        nodes, parents, above = list[int](), list[int](), -1
+        for k in range(job.length):
+            at = job.request.position + k
+            true, (first, _) = self.texts[job.request.tokens[0]][at], self._guess(job.request, at)
+            caught = Random(f"{job.request.tokens[0]} {at}").random() < CATCHES
+            others = [true if j == 1 and caught else script.V - 1 - j for j in range(1, job.width)]
+            right = [token == true for token in (first, *others)]
+            nodes += [first, *others]
+            parents += [above] * job.width
+            above = len(nodes) - job.width + (right.index(True) if any(right) else 0)
+        return Draft(tuple(nodes), tuple(parents))
+
+
+@dataclass
+class Stage(script.Stage):
+    """A target that reads trees, and a head that drafts them."""
+
+    def _model(self, name: str, right: script.Right, texts: Sequence[Sequence[int]]) -> script.Model:
+        return Head(texts, self._known(name, right), self.clock, self.own.get(name, self.prices))
+
+    def _target(self, texts: Sequence[Sequence[int]]) -> script.Target:
+        return Reader(texts, self.clock, self.prices, self.padded)
+
+
+class Reader(script.Target):
+    """Knows at which place of the text each node of a tree stands."""
+
+    def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Any]:
+        super().verify(batch)
+        return [Seen(self.texts[request.tokens[0]], request.position, draft) for request, draft in batch]
+
+
+class Seen(script.Text):
+    def __init__(self, text: Sequence[int], at: int, draft: Draft) -> None:
+        super().__init__(text, at)
+        self.depth = {-1: -1}
+        for node, parent in enumerate(draft.parents):
+            self.depth[node] = self.depth[parent] + 1
+
+    def choice(self, node: int) -> int:
+        return self.text[self.at + self.depth[node] + 1]
+
+
+FREE = Prices(target=lambda tokens: 10e-3 + 1e-6 * tokens, start=0.2e-3, token=0.2e-3)
+DEAR = Prices(target=lambda tokens: 10e-3 + 2e-3 * tokens, start=0.2e-3, token=0.2e-3)
+
+
+def auto(*, trees: bool = True) -> Method:
+    made = method("auto", [HEAD])
+    if not trees:
+        cast(AutoPolicy, made.policy).trees = {}
+    return made
+
+
+def drafted_trees(rounds: Sequence[Round]) -> float:
+    return sum(one.arm.width > 1 for one in rounds) / len(rounds)
+
+
+@pytest.mark.parametrize("chance", [0.3, 0.6])
+def test_where_nodes_are_free_trees_are_drafted_and_save_time(
+    monkeypatch: pytest.MonkeyPatch, chance: float
+) -> None:
+    stage = Stage(monkeypatch, {HEAD: always(chance)}, FREE)
+    without = stage.seconds(auto(trees=False))
+    _, loop, rounds = stage.run(auto())
+    assert drafted_trees(rounds) > 0.8 and stage.clock.now < 0.8 * without
+    written: dict[int, list[int]] = {}
+    for one in rounds:
+        written.setdefault(one.request, []).extend(one.tokens)
+    assert [*written.values()] == [text[: stage.tokens] for text in stage._texts()], "not a word is changed"
+    (found,) = cast(AutoPolicy, loop.policy).siblings
+    assert found.caught / found.missed == pytest.approx(CATCHES, abs=0.06)
+
+
+def test_where_nodes_are_dear_trees_cost_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, {HEAD: always(0.6)}, DEAR)
+    without, rounds = stage.seconds(auto(trees=False)), stage.run(auto())[2]
+    assert drafted_trees(rounds) < 0.02 and stage.clock.now < 1.02 * without
+
+
+def test_a_head_that_is_never_right_costs_as_little_with_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(monkeypatch, {HEAD: always(0.0)}, FREE)
+    monkeypatch.setattr(f"{__name__}.CATCHES", 0.0)
+    assert stage.seconds(auto()) < 1.02 * stage.seconds("none")
+
+
+def test_in_a_batch_there_are_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, seen = Stage(monkeypatch, {HEAD: always(0.6)}, FREE, texts=8), Counter[tuple[bool, bool]]()
+    learn = AutoRecorder.add
+
+    def spy(self: AutoRecorder, batch: Sequence[RoundRecord], graders: Graders) -> Any:
+        seen.update((len(batch) > 1, not one.draft.is_chain) for one in batch)
+        return learn(self, batch, graders)
+
+    monkeypatch.setattr(AutoRecorder, "add", spy)
+    stage.run(auto(), batch=4)
+    assert seen[True, False] > 100 and not seen[True, True]
+
+
+def test_passes_over_trees_that_run_in_another_way_have_their_own_price(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where trees alone are read eagerly, and slowly, chains keep their price, and trees are given up."""
+    stage = Stage(monkeypatch, {HEAD: always(0.6)}, FREE)
+    verify, kinds = Reader.verify, list[str]()
+
+    def slow(self: Reader, batch: Sequence[tuple[Request, Draft]]) -> list[Any]:
+        is_tree = any(not draft.is_chain for _, draft in batch)
+        self.clock.now += 30e-3 if is_tree else 0.0
+        kinds.append("eager" if is_tree else "graph:8")
+        self.info.latest = PassInfo(kinds[-1], 1, 1, 0, 0.0)
+        return verify(self, batch)
+
+    without = stage.seconds(auto(trees=False))
+    monkeypatch.setattr(Reader, "verify", slow)
+    rounds = stage.run(auto())[2]
+    assert drafted_trees(rounds) < 0.02 and stage.clock.now < 1.05 * without and "eager" in kinds
+
+
+def test_which_drafters_have_trees() -> None:
+    arms, drafters, _ = team(["ngram", "eagle:a", "eagle:b?width=2", "zoo:general", "mtp"], (1, 2, 8, 16))
+    wide = {(arm.drafter, arm.length) for arm in arms if arm.width > 1}
+    assert wide == {(name, n) for name in ("eagle:a", "mtp") for n in (1, 2, 8)} and DEEPEST == 8
+    policy = AutoPolicy(arms, drafters, (True, False, False, False, False))
+    assert policy.trees == {1: 5, 4: 6} and len(policy.draft_prices) == 4 * 7
+    able = {"eagle:a", "ngram"}
+    graders = cast(
+        Graders,
+        type("G", (), {"grades_itself": lambda s, n: n != "ngram", "drafts_trees": lambda s, n: n in able})(),
+    )
+    AutoRecorder(policy)._meet(graders)
+    assert policy.trees == {1: 5}
+
+
+def test_what_siblings_catch_makes_of_a_chain() -> None:
+    lean, share = SIBLINGS
+    found = Siblings()
+    assert found.survival([0.5, 0.25]) == pytest.approx([0.5 + 0.5 * share, (0.5 + 0.5 * share) ** 2])
+    for caught in (True, True, False):
+        found.learn(caught=caught)
+    share = (found.caught + lean * share) / (found.missed + lean)
+    assert 0.3 < share < 2 / 3 and found.survival([1.0, 0.4]) == pytest.approx([1.0, 0.4 + 0.6 * share])
+    assert found.survival([]) == []
+
+
+def record(draft: Draft, path: Sequence[int], tokens: Sequence[int]) -> RoundRecord:
+    outcome = Outcome(0, len(path), len(draft.tokens), signals=draft.signals)
+    nodes = (-1, *path)[: len(tokens)]
+    return cast(RoundRecord, SimpleNamespace(draft=draft, tokens=tokens, nodes=nodes, outcome=outcome))
+
+
+def test_a_tree_shows_what_its_most_likely_chain_would_have_gained() -> None:
+    """Root: 5, 6, 7; after 6: 8, 9. The text is 6, 9, 3: the chain misses at once, siblings catch twice."""
+    signals = tuple(Signals(0.0, 0.0, 0.0, p) for p in (0.5, 0.3, 0.1, 0.6, 0.3))
+    draft = Draft((5, 6, 7, 8, 9), (-1, -1, -1, 1, 1), signals=signals)
+    policy = AutoPolicy(*team(["eagle:a"], (2,)))
+    recorder = AutoRecorder(policy)
+    assert recorder._first_branch(0, record(draft, (1, 4), (6, 9, 3))) == (0.0,)
+    assert policy.siblings[0].missed == policy.siblings[0].caught == 1.0 + MEMORY
+    assert policy.calibrations[0].seen == 5.0, "every child of an accepted node was tested"
+    assert recorder._first_branch(0, record(draft, (0,), (5, 1))) == (1.0,), "no node was drafted after 5"
+    assert recorder._first_branch(0, record(draft, (), (1,))) == (0.0,)
+    assert policy.siblings[0].caught / policy.siblings[0].missed < 0.67
+    assert recorder._first_branch(0, record(draft, (1, 3), (6,))) == (0.0,), "the text ended there"
+
+
+def grown(threshold: float, deeper: float, *, length: int = 3) -> Tree:
+    """A tree over four tokens of chances 0.6, 0.3, 0.08 and 0.02 everywhere."""
+    request = Request(0, [1], 1, Sampling(), Random(0), Random(0))
+    job = Job(request, length, (Stop("gain", threshold, Calibration(), deeper=deeper),), 4)
+    tree, row = Tree(job, 8), torch.tensor([log(p) for p in (0.6, 0.3, 0.08, 0.02)])
+    while not tree.done:
+        tree.grow(row.expand(len(tree.frontier), -1))
+    return tree
+
+
+def test_nodes_are_drafted_as_far_as_they_are_worth_their_price() -> None:
+    paths = {tuple(tree.path(n)) for tree in [grown(0.1, 0.0)] for n in range(len(tree.tokens))}
+    chance = {0: 0.6, 1: 0.3, 2: 0.08, 3: 0.02}
+    wanted = {p for k in (1, 2, 3) for p in product_paths(k) if prod(chance[t] for t in p) >= 0.1}
+    assert paths == wanted and (0, 0, 0) in paths and (1, 1) not in paths
+    draft = grown(0.1, 0.0).draft()
+    assert [round(s.chosen, 2) for s in draft.signals] == [chance[t] for t in draft.tokens]
+
+
+def product_paths(k: int) -> list[tuple[int, ...]]:
+    return [()] if not k else [(*path, t) for path in product_paths(k - 1) for t in range(4)]
+
+
+def prod(numbers: Any) -> float:
+    whole = 1.0
+    for number in numbers:
+        whole *= number
+    return whole
+
+
+def test_the_best_node_is_drafted_whatever_it_costs_and_a_depth_must_pay_for_the_next() -> None:
+    assert grown(0.95, 0.0).draft().tokens == (0,)
+    assert [
+        max(map(len, map(tree.path, range(len(tree.tokens)))))
+        for tree in (grown(0.1, 0.85), grown(0.1, 0.95))
+    ] == [
+        2,
+        1,
+    ]
+    assert len(grown(0.0, 0.0).draft().tokens) == 12, "at no price as many as allowed"
+
+
+class Forced(AutoPolicy):
+    """Drafts trees only, with the stop rule that `auto` has for them."""
+
+    def choose(self, context: Context, rng: Random) -> Decision:
+        decision = super().choose(context, rng)
+        if 0 in self.trees and HEAD not in context.unavailable:
+            rule = Stop("gain", 0.05 * (context.position % 4), self.calibrations[0], deeper=0.1)
+            decision = replace(decision, arm=self.index[0, WIDTH, 1 + context.position % 4], stops=(rule,))
+        return decision
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("good", [True, False])
+def test_texts_are_the_targets_own(good: bool, temperature: float) -> None:
+    """A trained head and one of random weights; a drawn text is finished, and its law is another test's."""
+    made = target()
+    head = trained_eagle(made, eagle3=True) if good else random_eagle(made, eagle3=True)
+    reads = HFTarget(made, chunk=8)
+    policy = Forced(*team([HEAD], (1, 2, 3, 4)))
+    loop = Loop(reads, {HEAD: EagleDrafter(head, reads)}, policy, AutoRecorder(policy))
+    texts, kinds = dict[int, list[int]](), Counter[bool]()
+    for one in loop.run(prompts(), Sampling(max_new_tokens=40, temperature=temperature)):
+        texts.setdefault(one.request, []).extend(one.tokens)
+        assert not one.fault
+        kinds[one.drafted > 0] += 1
+    assert policy.trees and kinds[True] > kinds[False]
+    assert all(len(text) == 40 for text in texts.values()) and policy.siblings[0].missed > 0.0
+    if not temperature:
+        assert [texts[i] for i in sorted(texts)] == [own_text(made, p, 40) for p in prompts()]
+
+
+def test_the_arms_names_tell_trees_from_chains() -> None:
+    assert Arm("eagle:a", 3, WIDTH).name == "eagle:a:3x4"
