@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from draftwise.core.arms import Stop
+from draftwise.core.arms import NEVER, Stop
 from draftwise.core.drafts import Draft, Job, Verdict
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.models.runner import ModelRunner
-from draftwise.models.runner.drafts import DraftShape
+from draftwise.models.runner.drafts import DraftShape, TreeShape
 from draftwise.models.runner.executors import cuda_graphs
 from draftwise.models.runner.executors.cuda_graphs import Capturer, CudaGraphs
+from draftwise.policies.auto.chances import Calibration
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.drafters.neural.heads import random_eagle, random_mtp, target, trained_eagle
@@ -100,15 +101,68 @@ def test_a_heads_draft_in_one_replay_is_its_draft_token_by_token(
             assert one.chosen == pytest.approx(two.chosen, rel=1e-4)
 
 
+RULE = Stop("gain", 0.02, Calibration(slope=0.7), deeper=0.1)
+
+
+def trees_of(made: Any, head: Any, depths: list[int], rounds: int, capture: Any) -> list[Draft]:
+    """Trees of two texts, together and alone, with the rule of `auto` and without."""
+    rng, reads = Random(0), HFTarget(made)
+    drafter = EagleDrafter(head, reads, top=3)
+    graphs = use_graphs(drafter.runner, capture) if capture else None
+    settings, texts = Sampling(max_new_tokens=90), [[3, 4, 5], [7, 8, 9, 10, 11]]
+    requests = [Request(i, [*t], len(t), settings, Random(i), Random(i)) for i, t in enumerate(texts)]
+    for one in requests:
+        reads.open(one)
+    found: list[Draft] = []
+    for _ in range(rounds):
+        for one, score in zip(requests, reads.verify([(one, Draft()) for one in requests]), strict=True):
+            one.tokens.append(score.choice(-1))
+            one.rounds += 1
+        reads.commit([(one, Draft(), Verdict((), one.tokens[-1])) for one in requests])
+        some, depth, rule = (
+            rng.sample(requests, rng.randint(1, 2)),
+            rng.choice(depths),
+            rng.choice([NEVER, RULE]),
+        )
+        found += drafter.draft([Job(one, depth, (rule,), width=2) for one in some])
+    if graphs is not None:
+        assert {type(shape) for shape in graphs.graphs} >= {TreeShape} and not graphs.refused
+    return found
+
+
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize(("rounds", "depths"), [(4, [3]), (16, [1, 2, 4, 6])], ids=["recorded", "called"])
+def test_a_heads_tree_in_one_replay_is_its_tree_depth_by_depth(
+    kind: str, rounds: int, depths: list[int]
+) -> None:
+    made = target()
+    head = HEADS[kind](made)
+    ours = trees_of(made, head, depths, rounds, recorder() if rounds < 10 else call)
+    theirs = trees_of(made, head, depths, rounds, None)
+    assert len(ours) == len(theirs) and any(not draft.is_chain for draft in ours)
+    for draft, other in zip(ours, theirs, strict=True):
+        assert paths(draft) == paths(other)
+        assert [s.chosen for s in draft.signals] == pytest.approx([s.chosen for s in other.signals], rel=1e-4)
+
+
+def paths(draft: Draft) -> list[tuple[int, ...]]:
+    """The tokens from the root to each node."""
+    found: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        found.append((*(found[parent] if parent >= 0 else ()), token))
+    return found
+
+
+@pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_texts_are_the_models_own_with_a_bad_head_and_graphs_of_both(
-    monkeypatch: pytest.MonkeyPatch, batch: int
+    monkeypatch: pytest.MonkeyPatch, batch: int, width: int
 ) -> None:
     """Target and head are captured as on a GPU, with the hidden states that the head reads."""
     install(monkeypatch)
     made = target()
     reads = HFTarget(made)
-    drafter = EagleDrafter(random_eagle(made, eagle3=True), reads)
+    drafter = EagleDrafter(random_eagle(made, eagle3=True), reads, width=width)
     for part in (reads, drafter):
         part.runner.compiler = Capturer(part.runner, "on")
         assert part.runner.executor.kind == "graph", part.runner.compiler.state
@@ -121,4 +175,5 @@ def test_texts_are_the_models_own_with_a_bad_head_and_graphs_of_both(
     assert not any(loop.faults.values()), loop.faults
     assert [texts[key] for key in sorted(texts)] == [own_text(made, p, 24) for p in prompts()]
     assert any(r.accepted < r.drafted for r in rounds)
-    assert any(isinstance(shape, DraftShape) for shape in drafter.runner.executor.graphs)  # type: ignore[attr-defined]
+    kinds = {type(shape) for shape in drafter.runner.executor.graphs}  # type: ignore[attr-defined]
+    assert (TreeShape if width > 1 else DraftShape) in kinds

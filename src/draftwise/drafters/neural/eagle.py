@@ -22,6 +22,7 @@ from ...models.runner.traits import Traits
 from ...models.weights.timing import WIDTHS
 from .chains import Chain, Drift, draft_at_once
 from .heads import MISS, HeadDrafter, later
+from .trees import draft_trees_at_once
 
 LONG = 16  # from this many pending pairs a row is prefilled in a pass of its own
 Texts = Sequence[Sequence[int]]
@@ -160,11 +161,29 @@ class EagleDrafter(PairDrafter):
         def step(tokens: Texts, above: Texts, parents: Texts | None) -> tuple[Tensor, Tensor | None]:
             return self._step(rows, tokens, above, parents), self.last
 
-        drafts = self._draft_by_steps(jobs, logits, self.last, step)
+        drafts = self._trees_at_once(jobs, logits, rows)
+        if drafts is None:
+            drafts = self._draft_by_steps(jobs, logits, self.last, step)
         for request, row in zip(requests, rows, strict=True):
             # Later pairs hold states of the head's own.
             self.runner.cached_lengths[row] = len(request.tokens) - 1
         return drafts
+
+    def _trees_at_once(self, jobs: Sequence[Job], logits: Tensor, rows: Sequence[int]) -> list[Draft] | None:
+        """Draft trees without reading the device between their depths, where the executor can."""
+        if jobs[0].width == 1 or not self.runner.executor.drafts:
+            return None
+        order = sorted(range(len(jobs)), key=rows.__getitem__)
+        trees = draft_trees_at_once(
+            self.runner,
+            [jobs[i] for i in order],
+            logits[order, 0],
+            self.last[order, 0],
+            self.ids,
+            top=self.top,
+            gain=self.gain,
+        )
+        return None if trees is None else [trees[order.index(i)] for i in range(len(jobs))]
 
     def _extend_at_once(self, chains: Sequence[Chain], logits: Tensor) -> bool:
         """Draft several tokens without reading the device between them, where the executor can."""

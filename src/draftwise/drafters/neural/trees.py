@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp
+from typing import Any
 
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from ...core.arms import Stop
 from ...core.drafts import Draft, Job, Signals
 from ...core.stops import factor, needs, stop
 from ...errors import UserError
+from ...models.runner.drafts import TreeInput, TreeLevel
 from .chains import Step, signals
 
 
@@ -52,6 +54,7 @@ class Tree:
     above: list[int] = field(
         default_factory=list
     )  # for each frontier node, its parent's index in the previous frontier
+    places: list[int] = field(default_factory=lambda: [0])  # of frontier nodes among those read on the device
     read: list[int] = field(default_factory=list)
     depth: int = 0
     value: float = 0.0
@@ -67,26 +70,42 @@ class Tree:
     def grow(self, rows: Tensor) -> None:
         """Add the most likely tokens after each frontier node: raw logits, shape (frontier, vocabulary)."""
         best = rows.float().log_softmax(-1).topk(min(self.top, self.most, rows.shape[-1]))
-        values, ids = best.values.tolist(), best.indices.tolist()
-        first = len(self.tokens)
-        rule = self.job.stop_at(self.depth)
-        places: list[int] = []
-        for place, parent in enumerate(self.frontier):
+        new = self._add(best.values.tolist(), best.indices.tolist(), range(len(self.frontier)))
+        found = sorted(new.values(), key=lambda node: (-self.scores[node], node))[: self.top]
+        above = {node: place // best.values.shape[1] for place, node in new.items()}
+        self._go_on(found, [above[node] for node in found], rows)
+
+    def take(self, level: TreeLevel) -> None:
+        """Add a depth whose tokens were found on the device; go on from the nodes that were read there."""
+        new = self._add(level.values, level.tokens, self.places)
+        pairs = [(new[at], place) for place, at in enumerate(level.picked) if at in new]
+        self.places = [place for _, place in pairs]
+        self._go_on([node for node, _ in pairs], [], None)
+
+    def _add(
+        self, values: Sequence[Sequence[float]], tokens: Sequence[Sequence[int]], places: Sequence[int]
+    ) -> dict[int, int]:
+        """Add tokens after each frontier node, whose own are at these places; returns the nodes by theirs."""
+        rule, new, width = self.job.stop_at(self.depth), dict[int, int](), len(tokens[0])
+        for place, parent in zip(places, self.frontier, strict=True):
             score = self.scores[parent] if parent >= 0 else 0.0
-            for value, token in zip(values[place], ids[place], strict=True):
+            for rank, (value, token) in enumerate(zip(values[place], tokens[place], strict=True)):
                 if value <= -1e30:  # -inf: a token outside the drafter's vocabulary
                     break
                 if rule.rule == "gain" and not self._pays(rule, parent, exp(value)):
                     break  # nor do the less likely ones
+                new[place * width + rank] = len(self.tokens)
                 self.tokens.append(token)
                 self.parents.append(parent)
                 self.scores.append(score + value)
-                places.append(place)
-        new = sorted(range(first, len(self.tokens)), key=lambda node: (-self.scores[node], node))
-        self.frontier = new[: self.top]
-        self.above = [places[node - first] for node in self.frontier]
+        return new
+
+    def _go_on(self, frontier: list[int], above: list[int], rows: Tensor | None) -> None:
+        """Read these nodes next, unless the tree is complete."""
+        self.frontier, self.above = frontier, above
         self.depth += 1
-        self.done = not new or self.depth >= self.job.length or self._settled() or self._stopped(rows, rule)
+        full = not frontier or self.depth >= self.job.length or self._settled()
+        self.done = full or self._stopped(rows, self.job.stop_at(self.depth - 1))
 
     def path(self, node: int) -> list[int]:
         """Return the tokens from the root down to a node."""
@@ -138,18 +157,43 @@ class Tree:
         full = len(best) == self.most and self.scores[self.frontier[0]] <= self.scores[best[-1]]
         return full or gained < self.gain
 
-    def _stopped(self, rows: Tensor, rule: Stop) -> bool:
+    def _stopped(self, rows: Tensor | None, rule: Stop) -> bool:
         """Return if the job's stop rule for this depth applies to its most likely node, or to the depth."""
         if rule.rule == "gain":
             return sum(self.chances[node] for node in self.frontier) <= rule.deeper
         names, position = needs(self.job.stops), self.depth - 1
-        if not names:
+        if not names or rows is None:
             return False
         place = self.job.request.position + position
         now = signals(rows[self.above[0]], self.tokens[self.frontier[0]], names, place, None)
         previous, self.previous = self.previous, now
         self.joint *= factor(rule, now, position=position)
         return bool(stop(rule, now, position=position, previous=previous, joint=self.joint))
+
+
+def draft_trees_at_once(
+    runner: Any, jobs: Sequence[Job], logits: Tensor, states: Tensor, ids: Tensor | None, **options: Any
+) -> list[Draft] | None:
+    """Draft a tree for each of the first rows in one replay; None where the executor cannot.
+
+    `logits` (rows, vocabulary) and `states` are those after the texts, `ids` the tokens that the head drafts.
+    """
+    trees = [Tree(job, **options) for job in jobs]
+    sizes = {(job.length, min(tree.top, tree.most)) for job, tree in zip(jobs, trees, strict=True)}
+    reads_rows = any(rule.rule not in ("never", "gain") for job in jobs for rule in job.stops)
+    if len(sizes) > 1 or reads_rows:
+        return None
+    ((depth, top),) = sizes
+    size = logits.shape[-1]
+    given = TreeInput(logits, states, depth, min(top, size), size, size, ids)
+    levels = runner.executor.try_trees(runner, given)
+    if levels is None:
+        return None
+    for tree, mine in zip(trees, levels, strict=True):
+        for level in mine:
+            if not tree.done:
+                tree.take(level)
+    return [tree.draft() for tree in trees]
 
 
 def draft_trees(jobs: Sequence[Job], logits: Tensor, step: Step, *, top: int, gain: float) -> list[Draft]:

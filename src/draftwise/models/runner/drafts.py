@@ -1,4 +1,4 @@
-"""A draft of several tokens as one CUDA graph: each token is chosen on the device and read there.
+"""A draft of several tokens, or a tree, as one CUDA graph: tokens are chosen on the device and read there.
 
 Without it the host waits for the device once a token. The signals of stop rules are computed beside, and come
 to the host with the tokens, in one copy; a rule then cuts the draft, which leaves the distribution of what
@@ -87,6 +87,48 @@ class DraftOutput:
     distributions: Tensor | None
     signals: list[list[list[float]]]
     states: Tensor | None = None
+
+
+class TreeShape(NamedTuple):
+    """A class of trees that one graph drafts: at each depth it reads the `top` best nodes of the last one."""
+
+    rows: int
+    depth: int
+    top: int
+    slots: int
+
+    @property
+    def kind(self) -> str:
+        """What the code of the draft depends on beside sizes, in words."""
+        return "drafts of trees"
+
+
+@dataclass(slots=True)
+class TreeInput:
+    """Trees of a head for the first rows, whose last token was just read.
+
+    `logits` and `states` are those after it, shape (rows, vocabulary) and (rows, size). The other attributes
+    are those of `TreeShape` and `DraftInput`.
+    """
+
+    logits: Tensor
+    states: Tensor
+    depth: int
+    top: int
+    vocab_size: int
+    size: int
+    ids: Tensor | None
+
+
+class TreeLevel(NamedTuple):
+    """A depth of a tree: after each node that was read, its most likely tokens and their log-probabilities.
+
+    `picked` are the nodes to be read next, the best first: each is a place among all these tokens in a row.
+    """
+
+    tokens: list[list[int]]
+    values: list[list[float]]
+    picked: list[int]
 
 
 def settings_of(given: DraftInput, rows: int) -> list[list[float]]:
@@ -189,3 +231,60 @@ def read_numbers(numbers: Tensor, rows: Tensor, tensors: Sequence[Tensor], shape
     tokens = [[int(step[0]) for step in row] for row in lines]
     signals = [[step[1:] for step in row] for row in lines]
     return DraftOutput(tokens, rows, distributions, signals, left[0] if left else None)
+
+
+def run_tree(
+    read: Callable[[Tensor, Tensor, Tensor, int], Tensor],
+    shape: TreeShape,
+    logits: Tensor,
+    *,
+    vocab_size: int,
+    size: int,
+) -> Tensor:
+    """Trees as a function of the logits before them, shape (rows, vocabulary); see `read_levels`.
+
+    `read` runs a pass over the nodes of a depth, shape (rows, top), so many slots after the text. It takes
+    the node above each as a place in the last such pass, and which of all nodes so far each sees.
+    """
+    top = shape.top
+    values, tokens = _likeliest(logits[:, None], vocab_size, top)  # (rows, nodes read, top)
+    scores, picked = values[:, 0], torch.arange(top, device=logits.device).expand(shape.rows, -1)
+    numbers = [tokens.flatten(1).double(), values.flatten(1).double(), picked.double()]
+    own = torch.eye(top, dtype=torch.bool, device=logits.device).expand(shape.rows, -1, -1)
+    visible = own
+    for level in range(shape.depth - 1):
+        nodes, above = tokens.flatten(1).gather(1, picked), picked // top
+        if level:
+            before = visible.gather(1, above[..., None].expand(-1, -1, visible.shape[2]))
+            visible = torch.cat([before, own], -1)
+        logits = read(torch.where(nodes < size, nodes, 0), above, visible, level * top)
+        values, tokens = _likeliest(logits, vocab_size, top)
+        scores, picked = (scores[..., None] + values).flatten(1).topk(top)
+        numbers += [tokens.flatten(1).double(), values.flatten(1).double(), picked.double()]
+    return torch.cat(numbers, 1)
+
+
+def _likeliest(logits: Tensor, vocab_size: int, top: int) -> tuple[Tensor, Tensor]:
+    values, tokens = logits[..., :vocab_size].float().log_softmax(-1).topk(top)
+    return values, tokens
+
+
+def read_levels(numbers: Tensor, shape: TreeShape) -> list[list[TreeLevel]]:
+    """Read the depths of all trees from the device, which is its one wait."""
+    trees, top = list[list[TreeLevel]](), shape.top
+    for line in numbers.tolist():
+        levels, at = list[TreeLevel](), 0
+        for depth in range(shape.depth):
+            n = top * top if depth else top
+            tokens, values, picked = line[at : at + n], line[at + n : at + 2 * n], line[at + 2 * n :][:top]
+            rows = range(0, n, top)
+            levels.append(
+                TreeLevel(
+                    [[int(token) for token in tokens[row : row + top]] for row in rows],
+                    [values[row : row + top] for row in rows],
+                    [int(place) for place in picked],
+                )
+            )
+            at += 2 * n + top
+        trees.append(levels)
+    return trees

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ...core.passes import PassInfo
-from .drafts import DraftInput, DraftOutput
+from .drafts import DraftInput, DraftOutput, TreeInput, TreeLevel
 
 States = dict[int, Tensor]
 """Hidden states of a pass by layer, shape (rows, width, size)."""
@@ -93,6 +93,10 @@ class Executor:
 
     def try_draft(self, runner: Any, given: DraftInput) -> DraftOutput | None:
         """Draft several tokens without a read of the device; None if a draft is made token by token."""
+        return None
+
+    def try_trees(self, runner: Any, given: TreeInput) -> list[list[TreeLevel]] | None:
+        """Draft trees without a read of the device between depths; None if a depth is drafted at a time."""
         return None
 
     def can_run(self, runner: Any, given: PassInput) -> bool:

@@ -31,7 +31,20 @@ from ...compiled.blueprint import Unfit
 from ...compiled.trace import PassLayer
 from ...compiled.trial import compare, finish, made_up_states
 from ...distributions import top_tokens, whole_vocabulary
-from ..drafts import MOST_STEPS, DraftInput, DraftOutput, DraftShape, read_numbers, run_draft, settings_of
+from ..drafts import (
+    MOST_STEPS,
+    DraftInput,
+    DraftOutput,
+    DraftShape,
+    TreeInput,
+    TreeLevel,
+    TreeShape,
+    read_levels,
+    read_numbers,
+    run_draft,
+    run_tree,
+    settings_of,
+)
 from ..passes import Executor, PassInput, PassOutput
 from ..runner import ModelRunner
 from .device_capture import Capture, DeviceCapture, Function, NoRoom, Replay
@@ -56,6 +69,9 @@ class PassShape(NamedTuple):
     def kind(self) -> str:
         """What the code of the pass depends on beside sizes, in words."""
         return "passes of trees" if self.has_tree else "passes of chains"
+
+
+Shape = PassShape | DraftShape | TreeShape
 
 
 class Numbers:
@@ -107,7 +123,7 @@ class CudaGraphs(Executor):
     ) -> None:
         self.capture, self.buffers = capture, buffers
         self.layers = cache_layers(runner)
-        self.graphs: dict[PassShape | DraftShape, Captured] = {}
+        self.graphs: dict[Shape, Captured] = {}
         self.version = -1  # of the buffers that the graphs read
         self.spans: dict[int, Tensor] = {}
         self.captures = 0
@@ -205,6 +221,40 @@ class CudaGraphs(Executor):
         runner.seconds += perf_counter() - begin
         return output
 
+    @torch.inference_mode()
+    def try_trees(self, runner: ModelRunner, given: TreeInput) -> list[list[TreeLevel]] | None:
+        """Draft a head's trees for the first rows in one replay; None if there is no graph for it."""
+        count, lengths = len(given.logits), runner.cached_lengths
+        if count > ROWS[-1] or not 2 <= given.depth <= MOST_STEPS or runner.training:
+            return None
+        rows = ROWS[bisect_left(ROWS, count)]
+        slots = _slots_class(max(lengths[:rows]) + given.depth * given.top)
+        shape, begin = TreeShape(rows, given.depth, given.top, slots), perf_counter()
+        function = partial(
+            _draft_trees, runner, shape, tuple(self.layers), given.vocab_size, given.size, given.ids
+        )
+        before = (given.logits, given.states)
+        captured = self._captured(
+            runner,
+            shape,
+            function,
+            1,
+            torch.long,
+            lambda: [part.new_zeros(rows, part.shape[1]) for part in before],
+        )
+        if captured is None:
+            return None
+        array = captured.numbers.write()
+        array[:, 0] = 0
+        array[: len(lengths[:rows]), 0] = lengths[:rows]
+        captured.numbers.send()
+        for held, new in zip(captured.tensors, before, strict=True):
+            held[:count].copy_(new)
+        (numbers,) = captured.replay()
+        levels = read_levels(numbers[:count], shape)
+        runner.seconds += perf_counter() - begin
+        return levels
+
     def prepare(self, runner: ModelRunner) -> None:
         """Capture the likely passes of one text; none beside an open one, whose row they would write to."""
         if runner.request_ids:
@@ -233,7 +283,7 @@ class CudaGraphs(Executor):
     def _captured(
         self,
         runner: ModelRunner,
-        shape: PassShape | DraftShape,
+        shape: Shape,
         function: Function,
         columns: int,
         dtype: torch.dtype,
@@ -270,7 +320,7 @@ class CudaGraphs(Executor):
         self.graphs[shape] = captured = Captured(replay, numbers, more)
         return captured
 
-    def _refuse(self, shape: PassShape | DraftShape, error: Exception) -> None:
+    def _refuse(self, shape: Shape, error: Exception) -> None:
         """Leave further passes eager: all without memory, else those of this kind."""
         reason = one_line(error)
         if isinstance(error, (torch.OutOfMemoryError, NoRoom)):
@@ -297,7 +347,7 @@ class CudaGraphs(Executor):
             for at, parent in enumerate(parents, begin):
                 array[row, width + 1 + at] = begin + parent if parent >= 0 else begin - 1
 
-    def _cache_tensors(self, runner: ModelRunner, shape: PassShape | DraftShape) -> list[Tensor]:
+    def _cache_tensors(self, runner: ModelRunner, shape: Shape) -> list[Tensor]:
         """Keys and values of each layer that has any, in turn, shape (rows, heads, slots, size)."""
         cache, plan = runner.cache, runner.cache.plan
         cache.ready(max(shape.rows, len(runner.request_ids)), shape.slots, 0)
@@ -341,10 +391,13 @@ def run_pass(
     (rows, width, vocabulary), the most likely tokens, shape (rows, width), and the hidden states that the
     runner was asked for.
     """
-    parents = numbers[:, shape.width + 1 :] if shape.has_tree else None
     starts, ids = numbers[:, :1], numbers[:, 1 : shape.width + 1]
     states, cache = (tensors[0], tensors[1:]) if runner.reads_states else (None, tensors)
-    output = call_model(runner, layers, ids, starts, parents, span, cache, states)
+    tree = None
+    if shape.has_tree:
+        visible = ancestors(numbers[:, shape.width + 1 :])
+        tree = visible, starts - 1 + visible.sum(-1)
+    output = call_model(runner, layers, ids, starts, tree, span, cache, states)
     outputs = output.logits, top_tokens(output.logits)
     if runner.reads_states:
         return *outputs, output.states
@@ -357,25 +410,28 @@ def call_model(
     layers: Sequence[int],
     ids: Tensor,
     starts: Tensor,
-    parents: Tensor | None,
+    tree: tuple[Tensor, Tensor] | None,
     span: Tensor,
     cache: Sequence[Tensor],
     states: Tensor | None,
 ) -> Any:
     """The output for tokens, shape (rows, width), that follow the first `starts` slots, shape (rows, 1).
 
-    `span` are the visible slots, `cache` keys and values of each of the `layers` in turn, and `states` what a
-    head reads beside the tokens.
+    Of a `tree` they are the last nodes, and those before them follow the `starts` slots: which nodes each
+    token sees, shape (rows, width, nodes), and the positions of the nodes, shape (rows, nodes). `span` are
+    the visible slots, `cache` keys and values of each of the `layers` in turn, and `states` what a head reads
+    beside the tokens.
     """
     (rows, width), total = ids.shape, span.shape[0]
-    slots = starts + span[:width]
-    unseen = span > slots[..., None]
-    here, places = slots, span.expand(rows, -1)
-    if parents is not None:
-        visible = ancestors(parents)
-        here = starts - 1 + visible.sum(-1)
-        unseen = unseen.scatter(2, slots[:, None].expand(-1, width, -1), ~visible)
-        places = places.scatter(1, slots, here)
+    if tree is None:
+        here = slots = starts + span[:width]
+        unseen, places = span > slots[..., None], span.expand(rows, -1)
+    else:
+        visible, positions = tree
+        nodes = starts + span[: visible.shape[2]]
+        here, slots = positions[:, -width:], nodes[:, -width:]
+        unseen = (span > slots[..., None]).scatter(2, nodes[:, None].expand(-1, width, -1), ~visible)
+        places = span.expand(rows, -1).scatter(1, nodes, positions)
     at = here[:, None, :, None]
     mask = runner.masks.build(unseen[:, None], places[:, None, None], at, at)
     pairs = dict(zip(layers, zip(cache[::2], cache[1::2], strict=True), strict=True))
@@ -417,6 +473,34 @@ def _draft(
         read, shape, numbers[:, 1:], logits, vocab_size=vocab_size, size=size, allowed=allowed
     )
     return outputs if states is None else (*outputs, states[:, 0])
+
+
+def _draft_trees(
+    runner: ModelRunner,
+    shape: TreeShape,
+    layers: Sequence[int],
+    vocab_size: int,
+    size: int,
+    drafted: Tensor | None,
+    starts: Tensor,
+    span: Tensor,
+    logits: Tensor,
+    states: Tensor,
+    *cache: Tensor,
+) -> tuple[Tensor, ...]:
+    """Trees of a head as a function of the lengths of rows, logits and states; see `read_levels`."""
+    own = states[:, None]
+
+    def read(nodes: Tensor, above: Tensor, visible: Tensor, done: int) -> Tensor:
+        nonlocal own
+        before = own.expand(-1, shape.top, -1) if not done else own
+        own = before.gather(1, above[..., None].expand(-1, -1, own.shape[2]))
+        positions = starts + span[: done + shape.top] // shape.top
+        output = call_model(runner, layers, nodes, starts, (visible, positions), span, cache, own)
+        own = output.states
+        return whole_vocabulary(output.logits, drafted, vocab_size)
+
+    return (run_tree(read, shape, logits, vocab_size=vocab_size, size=size),)
 
 
 def ancestors(parents: Tensor) -> Tensor:
