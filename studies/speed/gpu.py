@@ -18,7 +18,7 @@ first:
 - `exact`: the texts of `none`, `static-4` and `auto`, alone and in batches, against those of `none` alone, in
   three precisions.
 - `law`: sampled tokens with drafts and without, by chi-square.
-- `head`: an EAGLE head, whose chains are one replay.
+- `head`: an EAGLE head, whose chains and trees are one replay.
 
 `--cpu` runs the functions that are captured on a GPU as they are. To carry the project to a machine without a
 network: its tree, the wheel of Transformers, and `zoo:target`, `zoo:general` and `zoo:eagle`.
@@ -326,19 +326,22 @@ def measure_head(bench: Bench) -> Iterator[Step]:
     """The bundled EAGLE head as graphs and eager: speed of text, and whether it is the target's."""
     model, plain = bench.target("float32"), list[Any]()
 
-    def row(policy: str, graphs: bool) -> Row:
-        decoder = bench.decoder(model, policy, "float32", graphs=graphs, drafters=("eagle:zoo:eagle",))
+    def row(policy: str, graphs: bool, tree: str = "") -> Row:
+        head = f"eagle:zoo:eagle{tree}"
+        decoder = bench.decoder(model, policy, "float32", graphs=graphs, drafters=(head,))
         prompts = bench.encoded(decoder)[:8]
         bench.write_all(decoder, prompts[:2], bench.args.new, 1)
         texts, seconds, rounds = bench.write_all(decoder, prompts, bench.args.new, 1)
         plain.extend(texts if not plain else ())
         total = sum(map(len, texts))
-        row: Row = {"method": policy, "graphs": graphs, "tokens_per_s": round(total / seconds, 1)}
+        row: Row = {"method": policy + tree, "graphs": graphs, "tokens_per_s": round(total / seconds, 1)}
         row |= {"per_round": round(total / rounds, 2), "equal": equal_texts(plain, texts)}
         return row | {"state": bench.state}
 
-    for policy, graphs in (("none", False), ("static-4", False), ("static-4", True)):
+    for policy, graphs in (("none", False), ("static-4", False), ("static-4", True), ("auto", True)):
         yield partial(row, policy, graphs)
+    for graphs in (False, True):
+        yield partial(row, "static-4", graphs, "?width=4")
 
 
 PARTS: dict[str, tuple[Callable[[Bench], Iterator[Step]], float]] = {  # with the most seconds of each
@@ -348,7 +351,7 @@ PARTS: dict[str, tuple[Callable[[Bench], Iterator[Step]], float]] = {  # with th
     "passes": (measure_passes, 120),
     "exact": (measure_exact, 90),
     "law": (measure_law, 45),
-    "head": (measure_head, 45),
+    "head": (measure_head, 75),
 }
 
 
