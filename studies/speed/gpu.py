@@ -43,6 +43,7 @@ from studies.common.command import command, listed, numbers, start
 from studies.common.gpu_bench import Bench, Part, device_name
 from studies.common.parts import Row, Step, print_rows, run_part, write_rows
 from studies.common.prompts import spread
+from studies.exactness.law import third_tokens, two_samples
 
 PAGE = "docs/explanation/pass-costs.md"
 POLICIES = ("none", "auto", "static-8?drafter=ngram", "static-4", "static-16?drafter=suffix")
@@ -287,39 +288,6 @@ def measure_law(bench: Bench) -> Iterator[Step]:
 
     for place, policy in enumerate(("none", "static-3?drafter=zoo:general", "static-3?drafter=ngram")):
         yield partial(row, policy, place * bench.args.samples)
-
-
-def third_tokens(decoder: Any, prompt: Sequence[int], count: int, first: int) -> Counter[int]:
-    """The third tokens of texts with as many seeds, from the first one on."""
-    from draftwise import Sampling
-
-    loop, texts, waiting = decoder.loop, dict[int, list[int]](), iter(range(first, first + count))
-    while True:
-        while len(loop.open) < 32 and (seed := next(waiting, None)) is not None:
-            loop.add(prompt, Sampling(max_new_tokens=3, temperature=1.0, seed=seed))
-        if not loop.open:
-            return Counter(tokens[2] for tokens in texts.values() if len(tokens) > 2)
-        for round in loop.step():
-            texts.setdefault(round.request, []).extend(round.tokens)
-
-
-def two_samples(one: Counter[int], other: Counter[int]) -> tuple[float, int, float]:
-    """Chi-square of two samples of tokens, its degrees of freedom and p; rare tokens are one class."""
-    import torch
-
-    both = one + other
-    common = [token for token, count in both.items() if count >= 20]
-    cells = [(one[token], other[token]) for token in common]
-    cells.append((one.total() - sum(a for a, _ in cells), other.total() - sum(b for _, b in cells)))
-    share = one.total() / both.total()
-    statistic = 0.0
-    for a, b in cells:
-        for seen, part in ((a, share), (b, 1 - share)):
-            expected = (a + b) * part
-            statistic += (seen - expected) ** 2 / expected if expected else 0.0
-    freedom = max(1, len(cells) - 1)
-    p = float(torch.special.gammaincc(torch.tensor(freedom / 2), torch.tensor(statistic / 2)))
-    return round(statistic, 2), freedom, round(p, 4)
 
 
 def measure_head(bench: Bench) -> Iterator[Step]:

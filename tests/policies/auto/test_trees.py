@@ -199,6 +199,11 @@ def test_what_siblings_catch_makes_of_a_chain() -> None:
     share = (found.caught + lean * share) / (found.missed + lean)
     assert 0.3 < share < 2 / 3 and found.survival([1.0, 0.4]) == pytest.approx([1.0, 0.4 + 0.6 * share])
     assert found.survival([]) == []
+    for _ in range(20):
+        found.learn(caught=True)
+    before = found.caught / found.missed
+    found.restart()
+    assert found.missed == lean and found.caught / found.missed == pytest.approx(before)
 
 
 def record(draft: Draft, path: Sequence[int], tokens: Sequence[int]) -> RoundRecord:

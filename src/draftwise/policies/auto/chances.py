@@ -162,6 +162,11 @@ class Siblings:
         self.missed = MEMORY * self.missed + 1.0
         self.caught = MEMORY * self.caught + caught
 
+    def restart(self) -> None:
+        """Let what other texts have shown weigh no more than what the share leans on."""
+        keep = min(1.0, SIBLINGS[0] / max(self.missed, SIBLINGS[0]))
+        self.missed, self.caught = keep * self.missed, keep * self.caught
+
     def survival(self, chain: Sequence[float]) -> Sequence[float]:
         """Return the chances that a path of a tree is right for 1, 2, ... tokens, from those of a chain."""
         lean, share = SIBLINGS

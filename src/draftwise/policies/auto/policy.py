@@ -264,7 +264,7 @@ class AutoPolicy:
         offers: dict[int, Offer] = {}
         for i, curve in self._ready(context, text):
             price = self.draft_price(i)
-            extra = passes.extra(1, most, price.width)
+            extra = self._extra(price.width, most)
             reading = self._reading(i, context, text, curve)
             if trial := price.trial:
                 length = next((n for n in self.lengths if n >= min(trial, room)), most)
@@ -295,19 +295,20 @@ class AutoPolicy:
         price = self.draft_price(i, WIDTH)
         start, each = (chain.start, chain.each) if price.trial else price(1)
         survival = self.siblings[i].survival(curve)[: max(1, int(room / price.width))]
-        offer = Offer(i, survival, start + (0.0 if price.trial else reading), each, self._extra(price.width))
+        extra = self._extra(price.width, DEEPEST)
+        offer = Offer(i, survival, start + (0.0 if price.trial else reading), each, extra)
         best = offer.best(rate, self.depths)
         best.width, best.trial = WIDTH, price.trial > 0
         if best.trial:
             best.length = next((n for n in self.depths if n >= min(price.trial, room)), best.length)
         return best
 
-    def _extra(self, width: float) -> Sequence[float]:
-        """Return seconds that trees of 0, 1, ... tokens of depth add to the pass of one request."""
+    def _extra(self, width: float, most: int) -> Sequence[float]:
+        """Return seconds that drafts of 0, 1, ... `most` tokens of depth add to the pass of one request."""
         passes, trees = self.passes(1), self.pass_prices[max(0, self.tree_kind) * len(BATCH_SIZES)]
-        if self.tree_kind in (-1, self.kind) or not trees.has_readings:
-            return passes.extra(1, DEEPEST, width)
-        return [0.0, *(trees(1 + n * width) - passes(1) for n in range(1, DEEPEST + 1))]
+        if width <= 1.0 or self.tree_kind in (-1, self.kind) or not trees.has_readings:
+            return passes.extra(1, most, width)
+        return [0.0, *(trees(1 + n * width) - passes(1) for n in range(1, most + 1))]
 
     def _reading(self, i: int, context: Context, text: Text, curve: Sequence[float]) -> float:
         """Return seconds in which a model reads what it has not read, spread over the rounds that are left.
@@ -346,7 +347,7 @@ class AutoPolicy:
     def _worth_of_nodes(self, tree: Candidate, rate: float) -> tuple[float, float]:
         """Return what a node of a tree must be worth, and the nodes of a depth for the next to be drafted."""
         price = self.draft_price(tree.drafter, WIDTH)
-        node = self._extra(price.width)[tree.length] / (tree.length * price.width)
+        node = self._extra(price.width, DEEPEST)[tree.length] / (tree.length * price.width)
         each = 0.0 if isnan(step := price(1)[1]) else step
         return rate * node, rate * each / self.acceptance[tree.drafter].mean
 
