@@ -26,7 +26,6 @@ from draftwise.core.roles import GradeJob
 from draftwise.data import spec_bench
 from draftwise.measure.trace import Costs, read_costs
 from draftwise.measure.trace.replay import PricedClock
-from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue import method
 from studies.common.command import command, listed, numbers, start
 
@@ -90,7 +89,7 @@ class PricedPool(DrafterPool):
         return made
 
 
-def play(args: Any, policy: str, costs: Costs, *, trees: bool) -> list[tuple[int, float, Counts]]:
+def play(args: Any, policy: str, costs: Costs) -> list[tuple[int, float, Counts]]:
     """Decode all prompts one after the other; tokens, seconds and rounds of each."""
     head = args.head
     names = [head, *args.beside]
@@ -98,8 +97,6 @@ def play(args: Any, policy: str, costs: Costs, *, trees: bool) -> list[tuple[int
         args.target, drafters=names, dtype="float32", policy="none", compile="off"
     )
     chosen = method(policy, names)
-    if isinstance(chosen.policy, AutoPolicy) and not trees:
-        chosen.policy.trees = {}
     drafters = dict(decoder.loop.pool.drafters)
     pool = PricedPool(drafters, vocab_size=decoder.loop.target.vocab_size)
     pool.costs = costs
@@ -145,7 +142,7 @@ def main() -> None:
         for length in args.lengths:
             one = vars(args) | {"head": head if width == 1 else f"{head}?width={width}", "beside": []}
             policy = f"static?length={length}"
-            texts = [counts.texts[0] for *_, counts in play(type(args)(**one), policy, tables[0], trees=True)]
+            texts = [counts.texts[0] for *_, counts in play(type(args)(**one), policy, tables[0])]
             rows.append(Counts(f"{length} deep, {width} wide", texts))
     print("| draft | nodes a round | tokens a round |", *(f"{name} |" for name in args.costs))
     print("|---" * (3 + len(tables)) + "|")
@@ -157,7 +154,7 @@ def main() -> None:
             cells.append(f"{written / spent * costs.target(1):.3f}")
         print(f"| {row.name} | {nodes:.1f} | {tokens:.3f} |", " | ".join(cells), "|", flush=True)
     for name, costs in zip(args.costs, tables, strict=True):
-        chains, wide = (play(args, "auto", costs, trees=trees) for trees in (False, True))
+        chains, wide = (play(args, policy, costs) for policy in ("auto?width=1", "auto"))
         speeds = [
             sum(t for t, *_ in one) / sum(s for _, s, _ in one) * costs.target(1) for one in (chains, wide)
         ]

@@ -16,7 +16,7 @@ import torch
 from draftwise.core.arms import Arm, Context, Decision, Stop
 from draftwise.core.drafts import Draft, Job, Signals
 from draftwise.core.loop import Loop
-from draftwise.core.outcomes import Outcome
+from draftwise.core.outcomes import Feedback, Outcome, Window
 from draftwise.core.passes import PassInfo
 from draftwise.core.request import Request
 from draftwise.core.roles import Graders, RoundRecord
@@ -24,6 +24,7 @@ from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.trees import Tree
+from draftwise.errors import UserError
 from draftwise.policies.auto.chances import MEMORY, SIBLINGS, Calibration, Siblings
 from draftwise.policies.auto.drafts import DEEPEST, WIDTH
 from draftwise.policies.auto.policy import AutoPolicy
@@ -104,10 +105,7 @@ DEAR = Prices(target=lambda tokens: 10e-3 + 2e-3 * tokens, start=0.2e-3, token=0
 
 
 def auto(*, trees: bool = True) -> Method:
-    made = method("auto", [HEAD])
-    if not trees:
-        cast(AutoPolicy, made.policy).trees = {}
-    return made
+    return method("auto" if trees else "auto?width=1", [HEAD])
 
 
 def drafted_trees(rounds: Sequence[Round]) -> float:
@@ -179,6 +177,9 @@ def test_which_drafters_have_trees() -> None:
     arms, drafters, _ = team(["ngram", "eagle:a", "eagle:b?width=2", "zoo:general", "mtp"], (1, 2, 8, 16))
     wide = {(arm.drafter, arm.length) for arm in arms if arm.width > 1}
     assert wide == {(name, n) for name in ("eagle:a", "mtp") for n in (1, 2, 8)} and DEEPEST == 8
+    assert not any(arm.width > 1 for arm in method("auto?width=1", ["eagle:a"]).policy.arms)
+    with pytest.raises(UserError, match="auto\\?width=9: give 1 to 8 nodes"):
+        method("auto?width=9", ["eagle:a"])
     policy = AutoPolicy(arms, drafters, (True, False, False, False, False))
     assert policy.trees == {1: 5, 4: 6} and len(policy.draft_prices) == 4 * 7
     able = {"eagle:a", "ngram"}
@@ -188,6 +189,21 @@ def test_which_drafters_have_trees() -> None:
     )
     AutoRecorder(policy)._meet(graders)
     assert policy.trees == {1: 5}
+
+
+def test_the_first_trees_of_a_head_are_trials_and_no_chain_learns_from_their_signals() -> None:
+    policy = AutoPolicy(*team(["eagle:a"], (1, 2, 4)))
+    for tokens in (1, 2, 3, 5):
+        policy.pass_prices[0].add(tokens, 10e-3)
+    for depth in (1, 1, 1, 2, 4):
+        policy.draft_price(0).add(depth, 0, 0.1e-3 * depth, 1, 1)
+    for _ in range(20):
+        policy.learn(Feedback(0, Decision(0), windows=(Window(0, 0, (1.0, 0.0)),)))
+    decision = policy.choose(Context(), Random(0))
+    assert policy.arms[decision.arm] == Arm("eagle:a", 1, WIDTH) and policy.trial
+    signals = tuple(Signals(0.0, 0.0, 0.0, 0.5) for _ in range(4))
+    policy.learn(Feedback(0, decision, (Outcome(decision.arm, 1, 4, signals=signals),)))
+    assert policy.calibrations[0].seen == 0.0, "its siblings are no later tokens"
 
 
 def test_what_siblings_catch_makes_of_a_chain() -> None:

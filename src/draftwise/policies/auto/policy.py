@@ -14,7 +14,7 @@ from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
 from .batch import Planner, Share
 from .chances import LEAST, Acceptance, Calibration, Siblings, match_length
-from .drafts import DEEPEST, LENGTHS, TAKEN, WIDTH, Candidate, Offer, Reason, cascade, cascades, rules
+from .drafts import DEEPEST, LENGTHS, TAKEN, Candidate, Offer, Reason, cascade, cascades, rules
 from .guard import Guard, Skipping
 from .prices import BATCH_SIZES, DraftPrice, PassPrice, Rate, size_class
 
@@ -94,6 +94,7 @@ class AutoPolicy:
     depths: tuple[int, ...] = field(init=False)
     cascades: Mapping[int, int] = field(init=False)
     trees: Mapping[int, int] = field(init=False)
+    width: int = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.drafters)
@@ -103,6 +104,7 @@ class AutoPolicy:
         self.drafter_kinds = [0] * n
         wide = dict.fromkeys(self.drafters.index(arm.drafter) for arm in self.arms if arm.width > 1)
         self.trees = {i: n + at for at, i in enumerate(wide)}
+        self.width = max(arm.width for arm in self.arms)
         self._forget_prices()
         self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
@@ -217,7 +219,7 @@ class AutoPolicy:
                     self.draft_price(i).left_out()
             for i in self.trees:
                 if i != player or best is None or best.width == 1:
-                    self.draft_price(i, WIDTH).left_out()
+                    self.draft_price(i, self.width).left_out()
         if self.reasons is not None:
             arm = self.arms[decision.arm]
             self.reasons.append(Reason(context.position, rate, arm, tuple(candidates), paused))
@@ -292,13 +294,13 @@ class AutoPolicy:
         self, i: int, curve: Sequence[float], reading: float, chain: Offer, room: int, rate: float
     ) -> Candidate:
         """Return a head's best tree; one of unknown cost is taken to cost what a chain does."""
-        price = self.draft_price(i, WIDTH)
+        price = self.draft_price(i, self.width)
         start, each = (chain.start, chain.each) if price.trial else price(1)
         survival = self.siblings[i].survival(curve)[: max(1, int(room / price.width))]
         extra = self._extra(price.width, DEEPEST)
         offer = Offer(i, survival, start + (0.0 if price.trial else reading), each, extra)
         best = offer.best(rate, self.depths)
-        best.width, best.trial = WIDTH, price.trial > 0
+        best.width, best.trial = self.width, price.trial > 0
         if best.trial:
             best.length = next((n for n in self.depths if n >= min(price.trial, room)), best.length)
         return best
@@ -346,7 +348,7 @@ class AutoPolicy:
 
     def _worth_of_nodes(self, tree: Candidate, rate: float) -> tuple[float, float]:
         """Return what a node of a tree must be worth, and the nodes of a depth for the next to be drafted."""
-        price = self.draft_price(tree.drafter, WIDTH)
+        price = self.draft_price(tree.drafter, tree.width)
         node = self._extra(price.width, DEEPEST)[tree.length] / (tree.length * price.width)
         each = 0.0 if isnan(step := price(1)[1]) else step
         return rate * node, rate * each / self.acceptance[tree.drafter].mean
