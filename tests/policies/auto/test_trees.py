@@ -25,9 +25,11 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.trees import Tree
 from draftwise.errors import UserError
+from draftwise.models.runner.drafts import TreeLevel
 from draftwise.policies.auto.chances import MEMORY, SIBLINGS, Calibration, Siblings
-from draftwise.policies.auto.drafts import DEEPEST, WIDTH
-from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.policies.auto.drafts import DEEPEST, WIDTH, Candidate
+from draftwise.policies.auto.policy import TRUSTED, AutoPolicy
+from draftwise.policies.auto.prices import WAITS
 from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.auto import team
@@ -191,14 +193,45 @@ def test_which_drafters_have_trees() -> None:
     assert policy.trees == {1: 5}
 
 
-def test_the_first_trees_of_a_head_are_trials_and_no_chain_learns_from_their_signals() -> None:
+def taught(token: float = 0.0) -> AutoPolicy:
+    """A head whose first tokens alone are right; one more token in the pass takes so many seconds."""
     policy = AutoPolicy(*team(["eagle:a"], (1, 2, 4)))
     for tokens in (1, 2, 3, 5):
-        policy.pass_prices[0].add(tokens, 10e-3)
+        policy.pass_prices[0].add(tokens, 10e-3 + token * (tokens - 1))
     for depth in (1, 1, 1, 2, 4):
         policy.draft_price(0).add(depth, 0, 0.1e-3 * depth, 1, 1)
     for _ in range(20):
         policy.learn(Feedback(0, Decision(0), windows=(Window(0, 0, (1.0, 0.0)),)))
+    return policy
+
+
+def test_a_node_must_pay_for_its_part_of_the_pass_and_a_depth_for_the_step_to_the_next() -> None:
+    policy, tree = taught(token=0.5e-3), Candidate(0, 2, 1.0, 0.0, 1.0, width=WIDTH)
+    price = policy.draft_price(0, WIDTH)
+    for depth in (1, 1, 1, 2, 4):
+        price.add(depth, 0, 0.2e-3 * depth, 1, 1)
+    price.width = 2.0
+    assert (policy._stop(tree, 1, 100.0).threshold, policy._stop(tree, 1, 100.0).deeper) == (0.0, 0.0)
+    policy.calibrations[0].seen = TRUSTED
+    rule = policy._stop(tree, 1, 100.0)
+    assert rule.rule == "gain" and rule.threshold == pytest.approx(100.0 * 0.5e-3)
+    assert rule.deeper == pytest.approx(100.0 * price(1)[1] / policy.acceptance[0].mean)
+
+
+def test_trees_that_look_too_expensive_are_tried_again_in_the_end() -> None:
+    policy = taught()
+    price = policy.draft_price(0, WIDTH)
+    for depth in (1, 1, 4):
+        price.add(depth, 0, 1.0, 1, 1)
+    rounds = 0
+    while not price.trial:
+        assert policy.arms[policy.choose(Context(), Random(0)).arm].width == 1
+        rounds += 1
+    assert rounds == WAITS[0]
+
+
+def test_the_first_trees_of_a_head_are_trials_and_no_chain_learns_from_their_signals() -> None:
+    policy = taught()
     decision = policy.choose(Context(), Random(0))
     assert policy.arms[decision.arm] == Arm("eagle:a", 1, WIDTH) and policy.trial
     signals = tuple(Signals(0.0, 0.0, 0.0, 0.5) for _ in range(4))
@@ -260,6 +293,16 @@ def test_nodes_are_drafted_as_far_as_they_are_worth_their_price() -> None:
     assert paths == wanted and (0, 0, 0) in paths and (1, 1) not in paths
     draft = grown(0.1, 0.0).draft()
     assert [round(s.chosen, 2) for s in draft.signals] == [chance[t] for t in draft.tokens]
+
+
+def test_what_is_left_out_of_the_nodes_read_on_the_device_does_not_move_the_others() -> None:
+    """Of paths (1, 3) and (2, 5) the device reads the likelier one first, which is calibrated to be worse."""
+    request = Request(0, [1], 1, Sampling(), Random(0), Random(0))
+    tree = Tree(Job(request, 3, (Stop("gain", 0.17, Calibration(slope=0.5)),), 4), 2)
+    tree.take(TreeLevel([[1, 2]], [[log(0.9), log(0.3)]], [0, 1]))
+    tree.take(TreeLevel([[3, 4], [5, 6]], [[log(0.1), log(0.01)], [log(0.35), log(0.01)]], [2, 0]))
+    tree.take(TreeLevel([[7, 9], [8, 9]], [[log(0.99), log(0.01)], [log(0.99), log(0.01)]], [0, 2]))
+    assert [tree.path(node) for node in range(len(tree.tokens))] == [[1], [2], [1, 3], [1, 3, 8]]
 
 
 def product_paths(k: int) -> list[tuple[int, ...]]:
