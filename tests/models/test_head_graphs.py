@@ -119,12 +119,8 @@ def trees_of(made: Any, head: Any, depths: list[int], rounds: int, capture: Any)
             one.tokens.append(score.choice(-1))
             one.rounds += 1
         reads.commit([(one, Draft(), Verdict((), one.tokens[-1])) for one in requests])
-        some, depth, rule = (
-            rng.sample(requests, rng.randint(1, 2)),
-            rng.choice(depths),
-            rng.choice([NEVER, RULE]),
-        )
-        found += drafter.draft([Job(one, depth, (rule,), width=2) for one in some])
+        some, rule = rng.sample(requests, rng.randint(1, 2)), rng.choice([NEVER, RULE])
+        found += drafter.draft([Job(one, rng.choice(depths), (rule,), width=2) for one in some])
     if graphs is not None:
         assert {type(shape) for shape in graphs.graphs} >= {TreeShape} and not graphs.refused
     return found
