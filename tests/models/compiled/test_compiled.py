@@ -187,32 +187,6 @@ def test_hidden_states_that_a_graph_does_not_return_need_an_eager_pass(path: Pat
     assert output.info.kind == "eager" and output.hidden_states[-1].shape[:2] == (1, 2)
 
 
-def test_a_head_drafts_beside_compiled_passes(
-    free: pytest.MonkeyPatch,
-) -> None:
-    """Chains and trees, alone and in a batch; the outputs that it needs belong to the graph's name."""
-    made = model("llama", dtype=torch.float32)
-    own = [own_text(made, prompt, 30) for prompt in prompts()]
-    target = HFTarget(made)
-    without = plan_of(target.runner)
-    team: dict[str, Any] = {"eagle": EagleDrafter(random_eagle(made), target)}
-    compile_runner(target, "on")
-    kinds, forward = set[str](), target.runner.forward
-
-    def counted(given: PassInput) -> PassOutput:
-        output = forward(given)
-        kinds.add(output.info.kind)
-        return output
-
-    target.runner.forward = counted  # type: ignore[method-assign]
-    chosen = method("static-4", ["eagle"])
-    for batch, width in ((1, 1), (3, 2)):
-        team["eagle"].branches = width
-        loop = Loop(target, team, chosen.policy, chosen.recorder)
-        assert written(loop, prompts(), 30, batch) == own
-    assert kinds == {"compiled"} and target.runner.executor.plan.key != without.key  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("kind", ["eagle3", pytest.param("eagle", marks=thorough)])  # a minute each
 def test_a_compiled_head_drafts_what_it_drafts_eagerly(
     free: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -497,8 +471,9 @@ def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyP
         pytest.param(torch.bfloat16, id="bfloat16", marks=thorough),
     ],
 )
-def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> HFTarget:
-    """A compiled target with all layers and its attention by our kernels; two heads share each key."""
+def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[HFTarget, EagleDrafter]:
+    """A compiled target with all layers and its attention by our kernels, and a head that reads its hidden
+    states; two heads share each key."""
     if panels.linear_kernel(request.param) is None:
         pytest.skip("no C++ compiler here")
     config = LlamaConfig(
@@ -516,35 +491,54 @@ def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> HFTarget
         patch.setattr(timing, "decided", lambda *given: heads.OURS)
         packed.pack_layers(made, lambda layers, names: PANELS)
         target = HFTarget(made)
+        without = plan_of(target.runner)
+        drafter = EagleDrafter(random_eagle(made), target)
         compile_runner(target, "on")
-    graph: Any = target.runner.executor
-    assert graph.plan.own_attention and set(graph.plan.packed.values()) == {PANELS}
-    return target
+    plan = target.runner.executor.plan  # type: ignore[attr-defined]
+    assert plan.own_attention and set(plan.packed.values()) == {PANELS}
+    assert plan.outputs and plan.key != without.key, "what the head needs belongs to the graph's name"
+    return target, drafter
 
 
-def test_with_our_kernels_greedy_text_is_that_of_plain_decoding(native: HFTarget) -> None:
-    """In float32 the model's own; in bfloat16 ties may fall otherwise there, but not between our passes."""
+def test_with_our_kernels_greedy_text_is_that_of_plain_decoding(
+    native: tuple[HFTarget, EagleDrafter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 the model's own; in bfloat16 ties may fall otherwise there, but not between our passes.
+
+    The head drafts chains and trees beside compiled passes, alone and in a batch.
+    """
+    target, head = native
+    kinds, forward = set[str](), target.runner.forward
+
+    def counted(given: PassInput) -> PassOutput:
+        output = forward(given)
+        kinds.add(output.info.kind)
+        return output
+
+    monkeypatch.setattr(target.runner, "forward", counted)
     chosen = method("none", [])
-    own = written(Loop(native, {}, chosen.policy, chosen.recorder), prompts(), 40, 1)
-    if native.runner.dtype == torch.float32:
-        assert own == [own_text(native.runner.model, p, 40) for p in prompts()]
+    own = written(Loop(target, {}, chosen.policy, chosen.recorder), prompts(), 40, 1)
+    if target.runner.dtype == torch.float32:
+        assert own == [own_text(target.runner.model, p, 40) for p in prompts()]
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
-    for batch in (1, 3):
-        for spoil in (0.1, 1.0):  # a good drafter, and one that is never right
-            team: dict[str, Any] = {"oracle": Oracle(truth, spoil)}
+    # A good drafter, one that is never right, and a head of random weights.
+    for drafter in (Oracle(truth, 0.1), Oracle(truth, 1.0), head):
+        for batch, head.branches in ((1, 1), (3, 2)):
+            team: dict[str, Any] = {"drafter": drafter}
             chosen = method("static-6", list(team))
-            loop = Loop(native, team, chosen.policy, chosen.recorder)
+            loop = Loop(target, team, chosen.policy, chosen.recorder)
             assert written(loop, prompts(), 40, batch) == own
+    assert kinds == {"compiled"}
 
 
 def test_with_our_kernels_a_draft_is_verified_with_the_very_logits_of_plain_decoding(
-    native: HFTarget,
+    native: tuple[HFTarget, EagleDrafter],
 ) -> None:
     """Bit for bit, whatever the width of the pass, after a rewind, and with another text in it."""
-    text, before, graph = [(7 * at + 5) % VOCAB for at in range(70)], 30, native.runner.executor
+    text, before, runner = [(7 * at + 5) % VOCAB for at in range(70)], 30, native[0].runner
     said = {}
     for width in (1, 2, 5, 7, 13):
-        scratch = native.runner.scratch(graph)
+        scratch = runner.scratch(runner.executor)
         for key in (0, 1):
             scratch.open(key)
         with torch.inference_mode():
