@@ -18,7 +18,6 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
@@ -41,9 +40,8 @@ from draftwise.models.runner.executors.inductor_cpu import (
 from draftwise.models.runner.masks import BANDED
 from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS, PackedLinear
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import written
+from tests.core.turns import group_tokens, loop_with, written
 from tests.drafters.neural.heads import random_eagle
 from tests.effort import thorough
 from tests.models.weights.test_packed import Bench
@@ -114,8 +112,7 @@ def test_greedy_text_is_the_models_own(path: Path) -> None:
     for batch in (1, 3):
         for spoil in (0.1, 1.0):  # a good drafter, and one that is never right
             team: dict[str, Any] = {"oracle": Oracle(truth, spoil)}
-            chosen = method("static-6", list(team))
-            loop = Loop(target, team, chosen.policy, chosen.recorder)
+            loop = loop_with(target, team, "static-6")
             assert written(loop, prompts(), 40, batch) == own
 
 
@@ -130,26 +127,20 @@ def test_single_tokens_are_passes_of_what_changes(path: Path, monkeypatch: pytes
         return output
 
     monkeypatch.setattr(InductorCpu, "try_run", counted)
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     waiting = loop.add(prompts()[0], Sampling(max_new_tokens=30))
     loop.step()
     for sampling in (Sampling(max_new_tokens=30), Sampling(max_new_tokens=30, temperature=1.0, seed=3)):
-        alone = Loop(HFTarget(target.runner.model), {}, chosen.policy, chosen.recorder)
+        alone = loop_with(HFTarget(target.runner.model), {}, "none")
         text = loop.add([5, 9, 11], sampling)
         while not text.done:
             loop.step([text])
-        (own,) = written(alone, [[5, 9, 11]], 30, 1) if sampling.greedy else [drawn(alone, sampling)]
+        (own,) = group_tokens(alone.run([[5, 9, 11]], sampling))
         assert text.tokens[3:] == own and steps
         steps.clear()
     while not waiting.done:
         loop.step()
     assert waiting.tokens[len(prompts()[0]) :] == own_text(target.runner.model, prompts()[0], 30)
-
-
-def drawn(loop: Loop, sampling: Sampling) -> list[int]:
-    """What the loop draws after three tokens."""
-    return [token for round in loop.run([[5, 9, 11]], sampling) for token in round.tokens]
 
 
 def test_a_compiled_drafter_changes_no_word(path: Path) -> None:
@@ -161,19 +152,17 @@ def test_a_compiled_drafter_changes_no_word(path: Path) -> None:
         texts = []
         for executor in (drafter.runner.executor, drafter.runner.eager):
             drafter.runner.executor = executor
-            chosen = method("static-4", ["lm"])
-            loop = Loop(target, {"lm": drafter}, chosen.policy, chosen.recorder)
-            texts.append([t for round in loop.run([prompts()[2]], sampling) for t in round.tokens])
+            loop = loop_with(target, {"lm": drafter}, "static-4")
+            texts.append(group_tokens(loop.run([prompts()[2]], sampling)))
         assert texts[0] == texts[1]
 
 
 def test_sampled_text_is_that_of_eager_passes(path: Path) -> None:
     texts = []
     for target in (compiled(), HFTarget(small())):
-        chosen = method("none", [])
-        loop = Loop(target, {}, chosen.policy, chosen.recorder)
+        loop = loop_with(target, {}, "none")
         sampling = Sampling(max_new_tokens=30, temperature=1.0, seed=3)
-        texts.append([t for round in loop.run(prompts(), sampling, batch=2) for t in round.tokens])
+        texts.append(group_tokens(loop.run(prompts(), sampling, batch=2)))
     assert texts[0] == texts[1]
 
 
@@ -218,9 +207,7 @@ def test_a_compiled_head_drafts_what_it_drafts_eagerly(
         team: dict[str, Any] = {"eagle": drafter}
         for batch, width in ((1, 1), (3, 1), (3, 2)):
             drafter.branches = width
-            chosen = method("static-4", ["eagle"])
-            loop = Loop(target, team, chosen.policy, chosen.recorder)
-            assert written(loop, prompts(), 30, batch) == own
+            assert written(loop_with(target, team, "static-4"), prompts(), 30, batch) == own
         drafted[is_compiled] = [(one.tokens, one.parents) for one in drafts]
     assert drafted[True] == drafted[False] and any(tokens for tokens, _ in drafted[True])
 
@@ -254,8 +241,7 @@ def test_a_short_pass_is_that_of_any_other(path: Path) -> None:
 def test_the_same_graph_runs_other_weights(path: Path) -> None:
     target = compiled(seed=4)
     own = own_text(target.runner.model, prompts()[3], 30)
-    chosen = method("none", [])
-    assert written(Loop(target, {}, chosen.policy, chosen.recorder), [prompts()[3]], 30, 1) == [own]
+    assert written(loop_with(target, {}, "none"), [prompts()[3]], 30, 1) == [own]
 
 
 def test_a_graph_that_is_wrong_is_refused(path: Path, plan: Blueprint) -> None:
@@ -391,8 +377,7 @@ def test_a_graph_is_tried_in_the_background_while_texts_wait_for_two_passes_at_m
         return output
 
     monkeypatch.setattr(ModelRunner, "forward", counted)
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     request = loop.add(prompts()[3], Sampling(max_new_tokens=60))
     loop.step()
     loop.step()
@@ -419,8 +404,7 @@ def test_a_failure_in_the_background_is_no_fault(free: pytest.MonkeyPatch) -> No
         patch.setattr(inductor_cpu, "PATIENCE", 0.0)
         target = HFTarget(small())
         compile_runner(target, "auto")
-        chosen = method("none", [])
-        loop = Loop(target, {}, chosen.policy, chosen.recorder)
+        loop = loop_with(target, {}, "none")
         assert written(loop, [prompts()[3]], 40, 1) == [own_text(target.runner.model, prompts()[3], 40)]
     assert describe_passes({"target": target}) == {"target": "eager: no compiler"}
 
@@ -516,8 +500,7 @@ def test_with_our_kernels_greedy_text_is_that_of_plain_decoding(
         return output
 
     monkeypatch.setattr(target.runner, "forward", counted)
-    chosen = method("none", [])
-    own = written(Loop(target, {}, chosen.policy, chosen.recorder), prompts(), 40, 1)
+    own = written(loop_with(target, {}, "none"), prompts(), 40, 1)
     if target.runner.dtype == torch.float32:
         assert own == [own_text(target.runner.model, p, 40) for p in prompts()]
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
@@ -525,8 +508,7 @@ def test_with_our_kernels_greedy_text_is_that_of_plain_decoding(
     for drafter in (Oracle(truth, 0.1), Oracle(truth, 1.0), head):
         for batch, head.branches in ((1, 1), (3, 2)):
             team: dict[str, Any] = {"drafter": drafter}
-            chosen = method("static-6", list(team))
-            loop = Loop(target, team, chosen.policy, chosen.recorder)
+            loop = loop_with(target, team, "static-6")
             assert written(loop, prompts(), 40, batch) == own
     assert kinds == {"compiled"}
 
