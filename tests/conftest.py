@@ -16,12 +16,14 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: tests ask no server for anything
 
-# What is found out stays out of the user's cache; other libraries keep theirs.
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-os.environ.setdefault("HF_HOME", str(_CACHE / "huggingface"))
-os.environ.setdefault("MPLCONFIGDIR", str(_CACHE / "matplotlib"))
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="draftwise-tests-")
-atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+# What is found out stays out of the user's cache, and is found out once for all workers; other libraries keep
+# their caches.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    os.environ.setdefault("HF_HOME", str(_CACHE / "huggingface"))
+    os.environ.setdefault("MPLCONFIGDIR", str(_CACHE / "matplotlib"))
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="draftwise-tests-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ["DRAFTWISE_STATE"] = "off"  # what one test has taught must not change what another one sees
 os.environ["DRAFTWISE_COMPILE"] = "off"  # in the background it would take minutes; its own tests ask for it
 

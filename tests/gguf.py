@@ -29,6 +29,19 @@ FOLDER = tempfile.TemporaryDirectory(prefix="draftwise-gguf-")
 FLOAT32, FLOAT16 = 0, 1  # enum ggml_type
 
 
+def watch_feeds(part: Any) -> list[int]:
+    """Return a list that gets the number of tokens that each pass of a part reads from now on."""
+    fed: list[int] = []
+    feed = part.rows.feed
+
+    def watched(parts: Any) -> Any:
+        fed.append(sum(len(new) for _, new, _ in parts))
+        return feed(parts)
+
+    part.rows.feed = watched
+    return fed
+
+
 @cache
 def tiny(seed: int = 0, scale: float = 8.0, vocab: int = VOCAB, head: float = 1.0) -> str:
     """A random llama of `vocab` tokens as a file; `head` sharpens its distributions."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,20 @@ SECRETS = re.compile(r"/(home|root|work|tmp|usr)/")
 """Paths of the machine that ran the notebook."""
 
 
-def run(*command: str, cwd: Path) -> str:
-    """What a program prints, in a process of its own."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    done = subprocess.run([sys.executable, *command], cwd=cwd, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Path], str]:
+    """Runs a program as it stands, in an empty folder, and returns what it prints."""
+
+    def printed(program: Path) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(program)])
+        monkeypatch.setenv("MPLBACKEND", "agg")
+        runpy.run_path(str(program), run_name="__main__")
+        return capsys.readouterr().out
+
+    return printed
 
 
 def cells() -> list[dict[str, Any]]:
@@ -42,8 +50,8 @@ def cells() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", some(SAID, 3))
-def test_runs_elsewhere(name: str, tmp_path: Path) -> None:
-    assert SAID[name] in run(str(EXAMPLES / name), cwd=tmp_path)
+def test_runs_elsewhere(name: str, run: Callable[[Path], str], tmp_path: Path) -> None:
+    assert SAID[name] in run(EXAMPLES / name)
     assert not list(tmp_path.iterdir()), "an example leaves nothing behind"
 
 
@@ -60,11 +68,11 @@ def test_every_example_is_small_says_what_it_shows_and_is_listed() -> None:
 
 
 @thorough
-def test_the_notebook_runs(tmp_path: Path) -> None:
+def test_the_notebook_runs(run: Callable[[Path], str], tmp_path: Path) -> None:
     """Its cells in order, as one program without a kernel."""
     program = tmp_path / "cells.py"
     program.write_text("\n".join("".join(cell["source"]) for cell in cells()))
-    assert "accepted per round" in run(str(program), cwd=tmp_path)
+    assert "accepted per round" in run(program)
 
 
 def test_the_notebook_has_its_outputs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -15,7 +16,7 @@ ROOT = Path(draftwise.__file__).parent
 # A folder, or a module of the root, imports from the floors below its own alone.
 FLOORS = [
     {"errors"},
-    {"inputs", "registry", "core"},
+    {"inputs", "registry", "core", "writing"},
     {"specs"},
     {"data", "models"},
     {"state"},
@@ -51,6 +52,7 @@ def modules() -> dict[str, Path]:
     }
 
 
+@cache
 def imports(path: Path, module: str) -> set[tuple[str, str]]:
     """(kind, name) of every import: `own` modules relative to the package, or `torch`-like ones."""
     package = [*module.split(".")] if path.name == "__init__.py" else module.split(".")[:-1]

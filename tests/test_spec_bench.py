@@ -12,7 +12,6 @@ from torch import Tensor
 
 from draftwise.build import build_drafters, eos_ids
 from draftwise.core.drafts import Draft, Verdict
-from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
 from draftwise.core.sampling import Sampling
@@ -22,9 +21,9 @@ from draftwise.models.load import load_model
 from draftwise.models.runner import PassInput
 from draftwise.models.runner.cache import RowCache, RowLayer
 from draftwise.models.weights.packed import arrange
-from draftwise.policies.catalogue import method
 from draftwise.specs import LoadOptions, parse_drafters
 from draftwise.targets.hf import HFTarget
+from tests.core.turns import group_tokens, loop_with
 from tests.effort import THOROUGH, some
 from tests.ties import Judge, parting, tie
 from tests.tiny import own_text
@@ -148,16 +147,12 @@ def test_text_is_the_models_own(
         target.known.clear()  # read everything, at this size of batch too
     policy, names = WAYS[way]
     team = {name: drafters[name] for name in names.split()}
-    chosen = method(policy, list(team))
-    loop = Loop(target, team, chosen.policy, chosen.recorder)
+    loop = loop_with(target, team, policy)
     settings = Sampling(max_new_tokens=NEW, eos=eos_ids(target.runner.model, tokenizer))
-    texts: dict[int, list[int]] = {}
-    drafted = accepted = 0
-    for round in loop.run(prompts, settings, batch=batch):
-        texts.setdefault(round.request, []).extend(round.tokens)
-        drafted, accepted = drafted + round.drafted, accepted + round.accepted
+    rounds = list(loop.run(prompts, settings, batch=batch))
     assert not any(loop.faults.values()), loop.faults
-    assert (0 < accepted < drafted) or way == "none"
+    assert 0 < sum(r.accepted for r in rounds) < sum(r.drafted for r in rounds) or way == "none"
+    texts = group_tokens(rounds)
     for i, (prompt, text) in enumerate(zip(prompts, own, strict=True)):
         at = parting(text, texts[i])
         assert texts[i] == text or judge.tie([*prompt, *text[:at]]), f"prompt {i}, token {at}"

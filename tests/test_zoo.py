@@ -53,10 +53,9 @@ def sampled(drafters: Sequence[str], policy: str) -> list[list[int]]:
     return [out.token_ids for out in decoder.generate_many(PROMPTS, max_new_tokens=24, temperature=0.8)]
 
 
-@pytest.mark.parametrize("use", ["eagle tree", "medusa"])
-def test_a_seed_decides_a_sampled_text(use: str) -> None:
-    drafters, policy = USES[use]
-    assert sampled(drafters, policy) == sampled(drafters, policy)
+def test_a_seed_decides_a_sampled_text() -> None:
+    drafters = USES["eagle tree"][0] + USES["medusa"][0]
+    assert sampled(drafters, "random") == sampled(drafters, "random")
 
 
 def test_a_classifier_of_another_drafter_says_so() -> None:

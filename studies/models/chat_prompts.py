@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from draftwise.train.texts import write_atomically
+from draftwise.writing import write_text
 
 Row = dict[str, str]
 OWN = "Draftwise (templates)"
@@ -152,4 +152,4 @@ _PARTS: tuple[Part, ...] = (
 def write_prompts(rows: list[Row], file: Path) -> None:
     """Write prompts to a file of JSON Lines."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_text(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

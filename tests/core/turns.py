@@ -1,8 +1,8 @@
-"""For tests of drafters and targets: a random policy, a stateless drafter, and the texts of a loop."""
+"""For tests of drafters and targets: a random policy, a stateless drafter, loops, and what they write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -11,7 +11,9 @@ from draftwise.core.arms import Arm, Context, Decision
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
+from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
+from draftwise.policies.catalogue import method
 
 
 @dataclass(slots=True)
@@ -51,11 +53,35 @@ class Stateless:
         raise NotImplementedError
 
 
+def loop_with(target: Any, drafters: dict[str, Any], policy: str, **options: Any) -> Loop:
+    """A loop whose policy, by its name, chooses among these drafters."""
+    chosen = method(policy, list(drafters))
+    return Loop(target, drafters, chosen.policy, chosen.recorder, **options)
+
+
+def watch_passes(runner: Any) -> list[int]:
+    """Return a list that gets the number of tokens that each pass of a runner reads from now on."""
+    read: list[int] = []
+    forward = runner.forward
+
+    def watched(given: Any) -> Any:
+        read.append(sum(map(len, given.tokens)))
+        return forward(given)
+
+    runner.forward = watched
+    return read
+
+
+def group_tokens(rounds: Iterable[Round]) -> list[list[int]]:
+    """The tokens of each request, in the order of the requests."""
+    texts: dict[int, list[int]] = {}
+    for round in rounds:
+        texts.setdefault(round.request, []).extend(round.tokens)
+    return [texts[key] for key in sorted(texts)]
+
+
 def written(loop: Loop, prompts: Sequence[Sequence[int]], n: int, batch: int) -> list[list[int]]:
     """What `loop` writes after each prompt, `n` tokens at most; no round may have a fault."""
-    texts: dict[int, list[int]] = {}
-    for round in loop.run(prompts, Sampling(max_new_tokens=n), batch=batch):
-        texts.setdefault(round.request, []).extend(round.tokens)
-        assert not round.fault, round.fault
-    assert not any(loop.faults.values()), loop.faults
-    return [texts[i] for i in sorted(texts)]
+    rounds = list(loop.run(prompts, Sampling(max_new_tokens=n), batch=batch))
+    assert not any(round.fault for round in rounds) and not any(loop.faults.values()), loop.faults
+    return group_tokens(rounds)

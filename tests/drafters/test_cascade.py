@@ -32,8 +32,8 @@ from draftwise.targets.hf import HFTarget
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
-from tests.core.turns import Anyone
-from tests.distributions import exact, p_value, sample
+from tests.core.turns import Anyone, group_tokens
+from tests.distributions import check_distribution, exact
 from tests.drafters.test_together import Copies, Fails, Says
 from tests.effort import some
 from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, SETTINGS, P, V
@@ -242,13 +242,9 @@ CASCADES = {
 @pytest.mark.parametrize("settings", some(list(SETTINGS), 2))
 def test_the_law_is_kept(settings: str) -> None:
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
-
-    def parts() -> dict[str, Drafter]:
-        good, bad = SimDrafter(markov(GOOD)), Copies(markov(BAD))  # one draws, although it is asked not to
-        return {"good": good, "bad": bad, "ngram": NgramDrafter(), "suffix": SuffixDrafter()}
-
-    counts = sample(lambda: loop(CASCADES, parts()), PROMPT, SETTINGS[settings], 1200, batch=5)
-    assert p_value(counts, distribution) > 1e-3
+    good, bad = SimDrafter(markov(GOOD)), Copies(markov(BAD))  # one draws, although it is asked not to
+    parts: dict[str, Drafter] = {"good": good, "bad": bad, "ngram": NgramDrafter(), "suffix": SuffixDrafter()}
+    check_distribution(loop(CASCADES, parts), PROMPT, SETTINGS[settings], 1200, distribution, batch=5)
 
 
 class Rare(NoneDrafter):
@@ -263,10 +259,8 @@ def test_what_is_continued_may_depend_on_what_was_drawn() -> None:
     even = markov(np.tile([0.2, 0.2, 0.4, 0.2], (V, 1)))
     distribution = exact(even, PROMPT, V, LENGTH, SETTINGS["plain"])
     made: dict[str, Drafter] = {"draws": Copies(even), "rare": Rare()}
-    counts = sample(
-        lambda: loop({"r": "draws>rare"}, made, SimTarget(even, V)), PROMPT, SETTINGS["plain"], 3000
-    )
-    assert p_value(counts, distribution) > 1e-3
+    made_loop = loop({"r": "draws>rare"}, made, SimTarget(even, V))
+    check_distribution(made_loop, PROMPT, SETTINGS["plain"], 3000, distribution)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -283,11 +277,8 @@ def test_greedy_text_is_the_models_own(name: str, batch: int) -> None:
         "suffix": SuffixDrafter(),
     }
     team = loop(CASCADES, parts, HFTarget(made), length=6)
-    texts: dict[int, list[int]] = {}
     rounds = list(team.run(prompts, Sampling(max_new_tokens=30), batch=batch))
-    for round in rounds:
-        texts.setdefault(round.request, []).extend(round.tokens)
-    assert [texts[i] for i in range(3)] == [own_text(made, p, 30) for p in prompts]
+    assert group_tokens(rounds) == [own_text(made, p, 30) for p in prompts]
     assert any(r.accepted >= 3 for r in rounds) and not any(team.faults.values())
 
 

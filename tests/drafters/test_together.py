@@ -25,8 +25,8 @@ from draftwise.targets.hf import HFTarget
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
-from tests.core.turns import Anyone
-from tests.distributions import exact, p_value, sample
+from tests.core.turns import Anyone, group_tokens
+from tests.distributions import check_distribution, exact
 from tests.effort import some
 from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, SETTINGS, P, V
 from tests.tiny import CONFIGS, VOCAB, model, own_text
@@ -155,20 +155,12 @@ def test_only_the_part_that_fails_falls_out(bad: Drafter) -> None:
 # -- the text is the target's own --------------------------------------------------------------------
 
 
-def parts_of_the_law() -> dict[str, Drafter]:
-    return {
-        "good": SimDrafter(markov(GOOD)),
-        "bad": SimDrafter(markov(BAD)),
-        "ngram": NgramDrafter(),
-        "suffix": SuffixDrafter(),
-    }
-
-
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_the_law_is_kept(settings: str) -> None:
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
-    counts = sample(lambda: loop(parts_of_the_law()), PROMPT, SETTINGS[settings], 1200, batch=5)
-    assert p_value(counts, distribution) > 1e-3
+    good, bad = SimDrafter(markov(GOOD)), SimDrafter(markov(BAD))
+    parts: dict[str, Drafter] = {"good": good, "bad": bad, "ngram": NgramDrafter(), "suffix": SuffixDrafter()}
+    check_distribution(loop(parts), PROMPT, SETTINGS[settings], 1200, distribution, batch=5)
 
 
 class Copies(SimDrafter):
@@ -180,10 +172,8 @@ class Copies(SimDrafter):
 
 def test_sampled_tokens_may_count_as_picked() -> None:
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
-    counts = sample(
-        lambda: loop({"a": Copies(markov(GOOD)), "b": Copies(markov(BAD))}), PROMPT, SETTINGS["plain"], 2000
-    )
-    assert p_value(counts, distribution) > 1e-3
+    parts: dict[str, Drafter] = {"a": Copies(markov(GOOD)), "b": Copies(markov(BAD))}
+    check_distribution(loop(parts), PROMPT, SETTINGS["plain"], 2000, distribution)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -200,9 +190,6 @@ def test_greedy_text_is_the_models_own(name: str, batch: int) -> None:
         "suffix": SuffixDrafter(),
     }
     team = loop(parts, HFTarget(made), length=4)
-    texts: dict[int, list[int]] = {}
     rounds = list(team.run(prompts, Sampling(max_new_tokens=30), batch=batch))
-    for round in rounds:
-        texts.setdefault(round.request, []).extend(round.tokens)
-    assert [texts[i] for i in range(3)] == [own_text(made, p, 30) for p in prompts]
+    assert group_tokens(rounds) == [own_text(made, p, 30) for p in prompts]
     assert any(r.accepted >= 4 < r.drafted for r in rounds) and not any(team.faults.values())

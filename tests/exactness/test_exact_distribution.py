@@ -23,13 +23,13 @@ from draftwise.drafters.lookup.retrieval import RetrievalDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.none import NoneDrafter
 from draftwise.policies.bandit import BanditPolicy
-from draftwise.policies.catalogue import method
 from draftwise.policies.learners.fixed import Fixed, Uniform
 from draftwise.policies.recorders.bandit import Bandit, reward
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
-from tests.distributions import exact, p_value, sample
+from tests.core.turns import loop_with
+from tests.distributions import check_distribution, exact, p_value, sample
 from tests.effort import some
 
 V, PROMPT, LENGTH, N = 4, (0, 1, 2, 1, 0, 1), 3, 3000
@@ -95,44 +95,37 @@ def loop(team: Mapping[str, Drafter], arms: Sequence[Arm], learner: Any = Fixed,
 def test_the_test_itself_passes_the_target_alone() -> None:
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
     assert sum(distribution.values()) == pytest.approx(1.0)
-    counts = sample(lambda: loop({}, [Arm("none", 0)]), PROMPT, SETTINGS["plain"], N)
-    assert p_value(counts, distribution) > 1e-3
+    check_distribution(loop({}, [Arm("none", 0)]), PROMPT, SETTINGS["plain"], N, distribution)
 
 
 @pytest.mark.parametrize(("name", "settings"), some(product(NAMES, SETTINGS), 5))
-def test_every_drafter_keeps_the_law(name: str, settings: str) -> None:
+def test_every_drafter_keeps_the_distribution(name: str, settings: str) -> None:
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
-    made = drafters()
-    counts = sample(lambda: loop(made, [Arm(name, 3)]), PROMPT, SETTINGS[settings], N)
-    assert p_value(counts, distribution) > 1e-3
+    check_distribution(loop(drafters(), [Arm(name, 3)]), PROMPT, SETTINGS[settings], N, distribution)
 
 
 @pytest.mark.parametrize(("name", "rule"), some(product(["good", "bad", "picked"], RULES), 3))
-def test_stopping_early_keeps_the_law(name: str, rule: Stop) -> None:
+def test_stopping_early_keeps_the_distribution(name: str, rule: Stop) -> None:
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
-    counts = sample(lambda: loop(drafters(), [Arm(name, 4, stop=rule)]), PROMPT, SETTINGS["plain"], N)
-    assert p_value(counts, distribution) > 1e-3
+    check_distribution(
+        loop(drafters(), [Arm(name, 4, stop=rule)]), PROMPT, SETTINGS["plain"], N, distribution
+    )
 
 
 @pytest.mark.parametrize(
     "policy", ["random?arms=drafters*lengths*stops&lengths=0,1,3", "ucb1?arms=drafters*lengths&lengths=1,3"]
 )
 @pytest.mark.parametrize("batch", [1, 5])
-def test_switching_keeps_the_law(policy: str, batch: int) -> None:
-    def make() -> Loop:
-        team = drafters()
-        chosen = method(policy, list(team))
-        return Loop(SimTarget(markov(P), V), team, chosen.policy, chosen.recorder)
-
+def test_switching_keeps_the_distribution(policy: str, batch: int) -> None:
+    loop = loop_with(SimTarget(markov(P), V), drafters(), policy)
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["penalties"])
-    assert p_value(sample(make, PROMPT, SETTINGS["penalties"], N, batch=batch), distribution) > 1e-3
+    check_distribution(loop, PROMPT, SETTINGS["penalties"], N, distribution, batch=batch)
 
 
-def test_choosing_by_what_was_accepted_keeps_the_law() -> None:
+def test_choosing_by_what_was_accepted_keeps_the_distribution() -> None:
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
     arms = [Arm("good", 3), Arm("bad", 3), Arm("picked-bad", 2), Arm("none", 0)]
-    counts = sample(lambda: loop(drafters(), arms, Uniform), PROMPT, SETTINGS["plain"], N, batch=3)
-    assert p_value(counts, distribution) > 1e-3
+    check_distribution(loop(drafters(), arms, Uniform), PROMPT, SETTINGS["plain"], N, distribution, batch=3)
 
 
 # -- what must not be done, and is caught ---------------------------------------------------------------
@@ -189,9 +182,7 @@ class OtherTemperature(Unsafe):
 @pytest.mark.parametrize("kind", [DropsUnlikely, PickedAsSampled, BestOfTwo, OtherTemperature])
 def test_every_unsafe_variant_is_caught(kind: type[Unsafe]) -> None:
     distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
-    counts = sample(
-        lambda: loop({"unsafe": kind(markov(GOOD))}, [Arm("unsafe", 3)]), PROMPT, SETTINGS["plain"], N
-    )
+    counts = sample(loop({"unsafe": kind(markov(GOOD))}, [Arm("unsafe", 3)]), PROMPT, SETTINGS["plain"], N)
     assert p_value(counts, distribution) < 1e-6
 
 
@@ -201,15 +192,15 @@ def test_every_unsafe_variant_is_caught(kind: type[Unsafe]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_text_is_the_targets_own(name: str) -> None:
     sampling = Sampling(max_new_tokens=40, repetition_penalty=1.2)
-    plain = sample(lambda: loop({}, [Arm("none", 0)]), PROMPT, sampling, 1)
-    assert sample(lambda: loop(drafters(), [Arm(name, 4)]), PROMPT, sampling, 1) == plain
+    plain = sample(loop({}, [Arm("none", 0)]), PROMPT, sampling, 1)
+    assert sample(loop(drafters(), [Arm(name, 4)]), PROMPT, sampling, 1) == plain
 
 
 @pytest.mark.parametrize("name", ["picked", "picked-bad", "ngram", "suffix", "retrieval"])
 def test_a_seed_gives_the_same_text_with_and_without_a_picked_draft(name: str) -> None:
     sampling = Sampling(max_new_tokens=60, temperature=1.0, seed=5)
-    plain = sample(lambda: loop({}, [Arm("none", 0)], seed=1), PROMPT, sampling, 1)
-    assert sample(lambda: loop(drafters(), [Arm(name, 4)], seed=2), PROMPT, sampling, 1) == plain
+    plain = sample(loop({}, [Arm("none", 0)], seed=1), PROMPT, sampling, 1)
+    assert sample(loop(drafters(), [Arm(name, 4)], seed=2), PROMPT, sampling, 1) == plain
 
 
 @pytest.mark.parametrize("name", ["bad", "picked-bad", "ngram", "suffix", "retrieval"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -10,16 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.gguf import gguf as drafter
 from draftwise.drafters.neural.lm import LMDrafter
-from draftwise.policies.catalogue import method
 from draftwise.targets.gguf import gguf
 from draftwise.targets.hf import HFTarget
-from tests.distributions import exact, p_value, sample
-from tests.exactness.test_exact_hf import PROMPT, SETTINGS, Grammar
+from tests.core.turns import group_tokens, loop_with
+from tests.distributions import check_distribution, exact
+from tests.exactness.test_exact_hf import PROMPT, SETTINGS, Grammar, distribution_of
 from tests.gguf import Plain, tiny
 from tests.tiny import VOCAB, model
 
@@ -61,73 +59,48 @@ CASES = [*((name, "shaped") for name in NAMES), ("good", "plain"), ("bad", "plai
 
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_two_token_marginals(name: str, settings: str) -> None:
-    law = exact(distribution, PROMPT, VOCAB, 2, SETTINGS[settings])
-
-    def make() -> Loop:
-        chosen = method(f"static-2?drafter={name}", list(team()))
-        return Loop(gguf(PATH), team(), chosen.policy, chosen.recorder)
-
-    assert p_value(sample(make, PROMPT, SETTINGS[settings], 1500, batch=100), law) > 1e-3
+    expected = exact(distribution, PROMPT, VOCAB, 2, SETTINGS[settings])
+    loop = loop_with(gguf(PATH), team(), f"static-2?drafter={name}")
+    check_distribution(loop, PROMPT, SETTINGS[settings], 1500, expected, batch=100)
 
 
-def test_switching_in_a_ragged_batch_keeps_the_law() -> None:
-    law = exact(distribution, PROMPT, VOCAB, 2, SETTINGS["shaped"])
-
-    def make() -> Loop:
-        chosen = method("random?arms=drafters*lengths*stops&lengths=0,1,3", list(team()))
-        loop = Loop(gguf(PATH), team(), chosen.policy, chosen.recorder)
-        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=90, temperature=1.0))  # a longer text beside
-        return loop
-
-    counts = Counter[tuple[int, ...]](
-        {t: n for t, n in sample(make, PROMPT, SETTINGS["shaped"], 1500, batch=60).items() if len(t) == 2}
-    )
-    assert p_value(counts, law) > 1e-3
+def test_switching_in_a_ragged_batch_keeps_the_distribution() -> None:
+    expected = exact(distribution, PROMPT, VOCAB, 2, SETTINGS["shaped"])
+    loop = loop_with(gguf(PATH), team(), "random?arms=drafters*lengths*stops&lengths=0,1,3")
+    loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=90, temperature=1.0))  # a longer text beside
+    check_distribution(loop, PROMPT, SETTINGS["shaped"], 1500, expected, batch=60)
 
 
-def test_a_gguf_drafter_keeps_the_law_of_another_engine() -> None:
+def test_a_gguf_drafter_keeps_the_distribution_of_another_engine() -> None:
     made = model("llama", scale=5.0)
-
-    def theirs(history: Sequence[int]) -> Any:
-        with torch.inference_mode():
-            return made(torch.tensor([list(history)])).logits[0, -1].double().numpy()
-
-    law = exact(theirs, PROMPT, VOCAB, 2, SETTINGS["shaped"])
-
-    def make() -> Loop:
-        chosen = method("static-2?drafter=good", list(team()))
-        return Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
-
-    assert p_value(sample(make, PROMPT, SETTINGS["shaped"], 1500, batch=100), law) > 1e-3
+    expected = exact(distribution_of(made), PROMPT, VOCAB, 2, SETTINGS["shaped"])
+    loop = loop_with(HFTarget(made), team(), "static-2?drafter=good")
+    check_distribution(loop, PROMPT, SETTINGS["shaped"], 1500, expected, batch=100)
 
 
 @pytest.mark.parametrize("name", ["picked", "ngram"])
 def test_a_seed_gives_plain_decodings_text(name: str) -> None:
-    texts = []
+    texts: list[list[int]] = []
     for policy in ("none", f"static-4?drafter={name}"):
-        chosen = method(policy, list(team()))
-        loop = Loop(gguf(PATH), team(), chosen.policy, chosen.recorder)
-        rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=60, temperature=1.0, seed=11)))
-        texts.append([t for r in rounds for t in r.tokens])
+        loop = loop_with(gguf(PATH), team(), policy)
+        texts += group_tokens(loop.run([PROMPT], Sampling(max_new_tokens=60, temperature=1.0, seed=11)))
     assert texts[0] == texts[1] != plain().write(PROMPT, 60)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_processor_with_a_state_sees_each_prefix_once(name: str) -> None:
-    chosen = method(f"static-4?drafter={name}", list(team()))
-    loop = Loop(gguf(PATH), team(), chosen.policy, chosen.recorder)
-    rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=40, processors=(Grammar(),))))
+    loop = loop_with(gguf(PATH), team(), f"static-4?drafter={name}")
+    (written,) = group_tokens(loop.run([PROMPT], Sampling(max_new_tokens=40, processors=(Grammar(),))))
     text = list[int]()
     for place in range(40):
         row = distribution([*PROMPT, *text]).copy()
         row[place % 2 :: 2] = -float("inf")
         text.append(int(row.argmax()))
-    assert [t for r in rounds for t in r.tokens] == text
+    assert written == text
 
 
 def test_log_probabilities_are_the_raw_ones() -> None:
-    chosen = method("static-4?drafter=good", list(team()))
-    loop = Loop(gguf(PATH), team(), chosen.policy, chosen.recorder)
+    loop = loop_with(gguf(PATH), team(), "static-4?drafter=good")
     sampling = Sampling(max_new_tokens=20, temperature=0.7, top_k=5, logprobs=True, seed=1)
     rounds = list(loop.run([PROMPT], sampling))
     text = [t for r in rounds for t in r.tokens]

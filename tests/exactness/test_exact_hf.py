@@ -4,8 +4,7 @@ right."""
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 from typing import Any
@@ -14,15 +13,14 @@ import pytest
 import torch
 from transformers import LogitsProcessor
 
-from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from tests.distributions import exact, p_value, sample
-from tests.effort import some
+from tests.core.turns import group_tokens, loop_with
+from tests.distributions import check_distribution, exact, p_value, sample_each
+from tests.effort import drawn, some
 from tests.tiny import VOCAB, model, own_text
 
 PROMPT = [3, 5, 3, 5, 3]
@@ -67,31 +65,16 @@ def narrow() -> Any:
 def test_two_token_marginals(name: str, settings: str) -> None:
     made = model("llama", scale=5.0)
     distribution = exact(distribution_of(made), PROMPT, VOCAB, 2, SETTINGS[settings])
-
-    def make() -> Loop:
-        chosen = method(f"static-2?drafter={name}", list(team()))
-        return Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
-
-    counts = sample(make, PROMPT, SETTINGS[settings], 3000, batch=100)
-    assert p_value(counts, distribution) > 1e-3
+    loop = loop_with(HFTarget(made), team(), f"static-2?drafter={name}")
+    check_distribution(loop, PROMPT, SETTINGS[settings], 3000, distribution, batch=100)
 
 
-def test_switching_in_a_ragged_batch_keeps_the_law() -> None:
+def test_switching_in_a_ragged_batch_keeps_the_distribution() -> None:
     made = model("llama", scale=5.0)
     distribution = exact(distribution_of(made), PROMPT, VOCAB, 2, SETTINGS["shaped"])
-
-    def make() -> Loop:
-        chosen = method("random?arms=drafters*lengths*stops&lengths=0,1,3", list(team()))
-        loop = Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
-        loop.add(
-            [7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=90, temperature=1.0)
-        )  # a longer text beside them
-        return loop
-
-    counts = Counter[tuple[int, ...]](
-        {t: n for t, n in sample(make, PROMPT, SETTINGS["shaped"], 3000, batch=60).items() if len(t) == 2}
-    )
-    assert p_value(counts, distribution) > 1e-3
+    loop = loop_with(HFTarget(made), team(), "random?arms=drafters*lengths*stops&lengths=0,1,3")
+    loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=90, temperature=1.0))  # a longer text beside
+    check_distribution(loop, PROMPT, SETTINGS["shaped"], 3000, distribution, batch=60)
 
 
 class Ban(LogitsProcessor):
@@ -121,6 +104,24 @@ class Grammar(LogitsProcessor):
         return scores
 
 
+def alternating(made: Any) -> dict[tuple[int, ...], float]:
+    """The distribution of two tokens under that grammar."""
+    raw = distribution_of(made)
+
+    def parity(history: Sequence[int]) -> Any:
+        z = raw(history).copy()
+        z[(len(history) - len(PROMPT)) % 2 :: 2] = -math.inf
+        return z
+
+    return exact(parity, PROMPT, VOCAB, 2, Sampling(max_new_tokens=2, temperature=1.0))
+
+
+def grammars(n: int) -> Iterator[Sampling]:
+    """Settings of two tokens, each with a grammar of its own: `n` in a thorough run, else fewer."""
+    for i in range(drawn(n)):
+        yield Sampling(max_new_tokens=2, temperature=1.0, processors=(Grammar(),), seed=i)
+
+
 @pytest.mark.parametrize(("name", "kind"), some(product(NAMES, [Ban, Grammar]), 3))
 def test_the_users_own_processors_stay_lossless(name: str, kind: type[LogitsProcessor]) -> None:
     made = model("llama")
@@ -132,40 +133,21 @@ def test_the_users_own_processors_stay_lossless(name: str, kind: type[LogitsProc
         logits_processor=[kind()],
         attention_mask=torch.ones_like(ids),
     )
-    chosen = method(f"static-4?drafter={name}", list(team()))
-    loop = Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
-    rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=40, processors=(kind(),))))
-    assert [t for r in rounds for t in r.tokens] == own[0, len(PROMPT) :].tolist()
+    loop = loop_with(HFTarget(made), team(), f"static-4?drafter={name}")
+    (text,) = group_tokens(loop.run([PROMPT], Sampling(max_new_tokens=40, processors=(kind(),))))
+    assert text == own[0, len(PROMPT) :].tolist()
 
 
-def test_a_stateful_processor_keeps_the_law_when_sampling() -> None:
+def test_a_stateful_processor_keeps_the_distribution_when_sampling() -> None:
     made = model("llama", scale=5.0)
-    raw = distribution_of(made)
-
-    def parity(history: Sequence[int]) -> Any:
-        z = raw(history).copy()
-        z[(len(history) - len(PROMPT)) % 2 :: 2] = -math.inf
-        return z
-
-    sampling = Sampling(max_new_tokens=2, temperature=1.0)
-    distribution = exact(parity, PROMPT, VOCAB, 2, sampling)
-    counts: Counter[tuple[int, ...]] = Counter()
-    chosen = method("static-2?drafter=good", list(team()))
-    loop = Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
-    texts: dict[int, list[int]] = {}
-    for i in range(1500):
-        loop.add(PROMPT, Sampling(max_new_tokens=2, temperature=1.0, processors=(Grammar(),), seed=i))
-        while len(loop.open) >= 50 or (i == 1499 and loop.open):
-            for round in loop.step():
-                texts.setdefault(round.request, []).extend(round.tokens)
-    counts.update(tuple(t) for t in texts.values())
-    assert p_value(counts, distribution) > 1e-3
+    loop = loop_with(HFTarget(made), team(), "static-2?drafter=good")
+    counts = sample_each(loop, PROMPT, grammars(1500), batch=50)
+    assert p_value(counts, alternating(made)) > 1e-3
 
 
 def test_log_probabilities_are_the_raw_ones() -> None:
     made = model("llama")
-    chosen = method("static-4?drafter=good", list(team()))
-    loop = Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
+    loop = loop_with(HFTarget(made), team(), "static-4?drafter=good")
     sampling = Sampling(max_new_tokens=20, temperature=0.7, top_k=5, logprobs=True, seed=1)
     rounds = list(loop.run([PROMPT], sampling))
     text = [t for r in rounds for t in r.tokens]
@@ -179,10 +161,8 @@ def test_log_probabilities_are_the_raw_ones() -> None:
 @pytest.mark.parametrize("name", ["picked", "ngram", "suffix"])
 def test_a_seed_gives_plain_decodings_text(name: str) -> None:
     made = model("llama", scale=5.0)
-    texts = []
+    texts: list[list[int]] = []
     for policy in ("none", f"static-4?drafter={name}"):
-        chosen = method(policy, list(team()))
-        loop = Loop(HFTarget(made), team(), chosen.policy, chosen.recorder)
-        rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=60, temperature=1.0, seed=11)))
-        texts.append([t for r in rounds for t in r.tokens])
+        loop = loop_with(HFTarget(made), team(), policy)
+        texts += group_tokens(loop.run([PROMPT], Sampling(max_new_tokens=60, temperature=1.0, seed=11)))
     assert texts[0] == texts[1] != own_text(made, PROMPT, 60)

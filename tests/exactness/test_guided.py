@@ -17,11 +17,9 @@ from draftwise.drafters.cascade import CascadeDrafter
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
-from draftwise.models.runner import PassInput
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import p_value
-from tests.core.turns import Stateless
+from tests.core.turns import Stateless, loop_with, watch_passes
 from tests.drafters.neural import test_eagle as eagles
 from tests.effort import drawn
 from tests.tiny import VOCAB, model, own_text, random_texts
@@ -94,8 +92,7 @@ def looped(made: Any, policy: str, names: Sequence[str] = ()) -> Loop:
     target = HFTarget(made, chunk=8)
     all_of = team(target, made)
     mine = {name: all_of[name] for name in names or all_of}
-    chosen = method(policy, list(mine))
-    return Loop(target, mine, chosen.policy, chosen.recorder, seed=5)
+    return loop_with(target, mine, policy, seed=5)
 
 
 def run(loop: Loop, kind: Any, prompts: Sequence[list[int]], n: int) -> tuple[list[list[int]], list[Round]]:
@@ -138,8 +135,7 @@ class Silent(Stateless):
 
 def test_a_token_that_must_follow_needs_no_drafter() -> None:
     made, (prompt,) = model("llama"), random_texts((6,))
-    chosen = method("static-2", ["silent"])
-    loop = Loop(HFTarget(made), {"silent": Silent()}, chosen.policy, chosen.recorder)
+    loop = loop_with(HFTarget(made), {"silent": Silent()}, "static-2")
     cycle = [[3], [4], [5, 6]]
 
     def kind() -> Telling:
@@ -153,15 +149,7 @@ def test_a_token_that_must_follow_needs_no_drafter() -> None:
 def test_a_drafter_reads_what_must_follow_together_with_the_rest() -> None:
     made, (prompt,) = model("llama"), random_texts((6,))
     loop = looped(made, "static-5", ["bad"])
-    drafter = loop.pool.drafters["bad"]
-    passes: list[int] = []
-    forward = drafter.runner.forward  # type: ignore[attr-defined]
-
-    def counted(given: PassInput) -> Any:
-        passes.append(sum(map(len, given.tokens)))
-        return forward(given)
-
-    drafter.runner.forward = counted  # type: ignore[attr-defined]
+    passes = watch_passes(loop.pool.drafters["bad"].runner)  # type: ignore[attr-defined]
     run(loop, Telling, [prompt], 6)
     assert passes[0] == 6 and passes[1] == 3, "one free token, and two that must follow it, in one pass"
 

@@ -10,7 +10,7 @@ import torch
 
 from draftwise import Decoder, UserError
 from draftwise.generation.text import decode
-from draftwise.models.runner import PassInput
+from tests.core.turns import watch_passes
 
 PROMPT = "Translate German to English: Ein Hund läuft am Strand."
 LONG = "Compose an engaging travel blog post about a recent trip to Hawaii."
@@ -143,14 +143,7 @@ def test_one_end_of_text_may_stand_alone(decoder: Decoder) -> None:
 
 def test_a_chat_reads_only_what_is_new(decoder: Decoder, plain_model: Any) -> None:
     rows = decoder.loop.target.runner  # type: ignore[attr-defined]
-    read: list[int] = []
-    forward = rows.forward
-
-    def counted(given: PassInput) -> Any:
-        read.append(sum(map(len, given.tokens)))
-        return forward(given)
-
-    rows.forward = counted
+    read = watch_passes(rows)
     try:
         chat = decoder.chat()
         first = "".join(
@@ -166,7 +159,7 @@ def test_a_chat_reads_only_what_is_new(decoder: Decoder, plain_model: Any) -> No
             p.text for p in chat.send("Translate German to English: Die Katze schläft.", max_new_tokens=12)
         )
     finally:
-        rows.forward = forward
+        del rows.forward
     prompt = request.tokens[: request.prompt_length]
     assert request.tokens[:held] == prompt[:held]
     assert read[0] <= request.prompt_length - held + 12 < held

@@ -13,7 +13,7 @@ from draftwise.errors import UserError
 from draftwise.models.fingerprints import drafter_fingerprint, model_fingerprint
 from draftwise.specs import parse_drafter, parse_target
 from draftwise.state.file import StateWarning
-from tests.gguf import FLOAT32, Plain, bundled, tiny
+from tests.gguf import FLOAT32, Plain, bundled, tiny, watch_feeds
 
 PROMPT = "Translate German to English: Ein Hund läuft am Strand."
 TARGET, SMALL = bundled("zoo:target"), bundled("zoo:general")
@@ -61,15 +61,7 @@ def test_streams_and_samples(tokenizer: Any, own: list[int]) -> None:
 
 def test_a_chat_reads_only_what_is_new(tokenizer: Any) -> None:
     decoder = made(tokenizer)
-    rows: Any = decoder.loop.target.rows  # type: ignore[attr-defined]
-    fed: list[int] = []
-    feed = rows.feed
-
-    def noted(parts: Any) -> Any:
-        fed.append(sum(len(new) for _, new, _ in parts))
-        return feed(parts)
-
-    rows.feed = noted
+    fed = watch_feeds(decoder.loop.target)
     chat = decoder.chat()
     list(chat.send(PROMPT, max_new_tokens=16))
     fed.clear()

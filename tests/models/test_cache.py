@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from draftwise.core.drafts import Draft
-from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter
@@ -22,6 +21,7 @@ from draftwise.models.runner.executors.eager import Eager
 from draftwise.models.runner.hidden_states import LayerHooks
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
+from tests.core.turns import loop_with
 from tests.targets.test_hf import prompts
 from tests.targets.test_trees import grown, team, texts_of
 from tests.tiny import VOCAB, model, own_text
@@ -37,8 +37,7 @@ def test_memory_is_for_the_text_there_is_not_for_what_may_come() -> None:
     made = long_lived()
     target = HFTarget(made)
     lm = LMDrafter(made, VOCAB)
-    chosen = method("static-3", ["lm"])
-    loop = Loop(target, {"lm": lm}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {"lm": lm}, "static-3")
     loop.add([5, 6, 7], Sampling(max_new_tokens=200_000))
     loop.step()
     heads, size, layers = 2, 8, 2
@@ -59,8 +58,7 @@ def test_growing_copies_each_token_less_than_twice(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(cache.RowLayer, "_grown", noted)
     target = HFTarget(long_lived(), chunk=32)
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     prompt = [2 + i % 20 for i in range(480)]
     request = loop.add(prompt, Sampling(max_new_tokens=40))
     while loop.open:
@@ -71,8 +69,7 @@ def test_growing_copies_each_token_less_than_twice(monkeypatch: pytest.MonkeyPat
 
 def test_memory_never_passes_what_the_text_may_need() -> None:
     target = HFTarget(long_lived(), chunk=32)
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     loop.add([5] * 300, Sampling(max_new_tokens=20))
     loop.step()
     assert target.runner.cache.plan.slots == 320
@@ -115,8 +112,7 @@ def test_fixed_buffers_never_move_while_texts_come_grow_swap_and_go() -> None:
 
 def test_what_sparse_attention_keeps_counts_as_memory() -> None:
     target = HFTarget(model("deepseek-sparse"))
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     loop.add([5, 6, 7], Sampling(max_new_tokens=9))
     loop.step()
     slots = target.runner.cache.plan.slots

@@ -11,7 +11,6 @@ import torch
 
 from draftwise.core.arms import Stop
 from draftwise.core.drafts import Draft, Job
-from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
@@ -20,8 +19,8 @@ from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.drafts import DraftShape
 from draftwise.models.runner.executors import cuda_graphs
 from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
+from tests.core.turns import loop_with, written
 from tests.recording import call, recorder
 from tests.tiny import VOCAB, model, own_text
 
@@ -217,12 +216,8 @@ def test_texts_are_the_models_own_with_a_bad_drafter(batch: int) -> None:
     target, drafter = HFTarget(made), LMDrafter(bad, VOCAB)
     for part in (target, drafter):
         use_graphs(part.runner, recorded=False)
-    chosen = method("static-3", ["bad"])
-    loop = Loop(target, {"bad": drafter}, chosen.policy, chosen.recorder)
-    texts: dict[int, list[int]] = {}
-    for round in loop.run(prompts, Sampling(max_new_tokens=30), batch=batch):
-        texts.setdefault(round.request, []).extend(round.tokens)
-    assert [texts[key][:30] for key in sorted(texts)] == [own_text(made, prompt, 30) for prompt in prompts]
+    loop = loop_with(target, {"bad": drafter}, "static-3")
+    assert written(loop, prompts, 30, batch) == [own_text(made, prompt, 30) for prompt in prompts]
 
 
 def test_a_model_whose_cache_holds_more_than_keys_and_values_is_refused() -> None:

@@ -10,7 +10,6 @@ import torch
 
 from draftwise.core.arms import NEVER, Stop
 from draftwise.core.drafts import Draft, Job, Verdict
-from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
@@ -19,8 +18,8 @@ from draftwise.models.runner.drafts import DraftShape, TreeShape
 from draftwise.models.runner.executors import cuda_graphs
 from draftwise.models.runner.executors.cuda_graphs import Capturer, CudaGraphs
 from draftwise.policies.auto.chances import Calibration
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
+from tests.core.turns import group_tokens, loop_with
 from tests.drafters.neural.heads import random_eagle, random_mtp, target, trained_eagle
 from tests.fake_cuda import install
 from tests.recording import call, recorder
@@ -162,14 +161,10 @@ def test_texts_are_the_models_own_with_a_bad_head_and_graphs_of_both(
     for part in (reads, drafter):
         part.runner.compiler = Capturer(part.runner, "on")
         assert part.runner.executor.kind == "graph", part.runner.compiler.state
-    chosen = method("static-4", ["bad"])
-    loop = Loop(reads, {"bad": drafter}, chosen.policy, chosen.recorder)
-    texts: dict[int, list[int]] = {}
+    loop = loop_with(reads, {"bad": drafter}, "static-4")
     rounds = list(loop.run(prompts(), Sampling(max_new_tokens=24), batch=batch))
-    for round in rounds:
-        texts.setdefault(round.request, []).extend(round.tokens)
     assert not any(loop.faults.values()), loop.faults
-    assert [texts[key] for key in sorted(texts)] == [own_text(made, p, 24) for p in prompts()]
+    assert group_tokens(rounds) == [own_text(made, p, 24) for p in prompts()]
     assert any(r.accepted < r.drafted for r in rounds)
     kinds = {type(shape) for shape in drafter.runner.executor.graphs}  # type: ignore[attr-defined]
     assert (TreeShape if width > 1 else DraftShape) in kinds

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from draftwise import UserError, transformers_generate
-from draftwise.core.loop import Loop
 from draftwise.drafters.neural.lm import LMDrafter
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import written
+from tests.core.turns import loop_with, written
 from tests.hosts.prompted import bart, shown
 from tests.tiny import VOCAB, model, own_text, random_texts
 
@@ -38,8 +36,7 @@ def test_a_text_is_written_without_dropout(name: str, part: str) -> None:
     made = dropping(name, part)
     modes = [module.training for module in made.modules()]
     assert own_text(made, prompt, 12) != truth, "nothing is dropped"
-    chosen = method("static-2", ["self"])
-    loop = Loop(HFTarget(made, chunk=8), {"self": LMDrafter(made, VOCAB)}, chosen.policy, chosen.recorder)
+    loop = loop_with(HFTarget(made, chunk=8), {"self": LMDrafter(made, VOCAB)}, "static-2")
     rounds = list(written(loop, [prompt] * 2, 12, 2))
     assert rounds == [truth] * 2
     ids = torch.tensor([prompt])

@@ -23,7 +23,7 @@ from draftwise.models.runner.traits import ask
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.architectures.cases import Case, build
-from tests.core.turns import written
+from tests.core.turns import loop_with, written
 from tests.effort import some
 from tests.models.test_hidden_states import right
 from tests.targets.test_hf import Oracle
@@ -97,8 +97,10 @@ def test_greedy_text_is_the_models_own(name: str) -> None:
             "early": EarlyExitDrafter(target, layers=1),
             "ngram": NgramDrafter(),
         }
-        chosen = method("random?arms=drafters*lengths&lengths=0,1,4,7", list(chains))
-        assert texts_of(Loop(target, chains, chosen.policy, chosen.recorder), 30, batch) == own
+        assert (
+            texts_of(loop_with(target, chains, "random?arms=drafters*lengths&lengths=0,1,4,7"), 30, batch)
+            == own
+        )
 
 
 def test_the_frequencies_of_these_models_make_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +112,7 @@ def test_the_frequencies_of_these_models_make_a_difference(monkeypatch: pytest.M
         assert target.runner.rope.anew == name.startswith("phi")
         assert (target.runner.rope.moving == BORDER) == (name == "llama-dynamic")
         target.regimes = None
-        chosen = method("none", [])
-        got = texts_of(Loop(target, {}, chosen.policy, chosen.recorder), 30, 1)
+        got = texts_of(loop_with(target, {}, "none"), 30, 1)
         assert got != [own_text(made, p, 30) for p in prompts()]
 
 
@@ -119,8 +120,7 @@ def test_the_frequencies_of_these_models_make_a_difference(monkeypatch: pytest.M
 def test_a_new_turn_is_read_as_the_whole_text_would_be(name: str) -> None:
     made = model(name)
     target = HFTarget(made, chunk=8)
-    chosen = method("static-3", ["ngram"])
-    loop = Loop(target, {"ngram": NgramDrafter()}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {"ngram": NgramDrafter()}, "static-3")
     for first, second in ((4, 3), (4, 20), (18, 3), (30, 5)):
         rng = Random(first)
         tokens = [rng.randrange(2, VOCAB) for _ in range(first)]
@@ -153,8 +153,7 @@ def test_drafts_end_at_the_border() -> None:
     target = HFTarget(model("llama-longrope"))
     made = target.runner.model
     truth = {tuple(p): own_text(made, p, 30) for p in prompts()}
-    chosen = method("static-7", ["oracle"])
-    loop = Loop(target, {"oracle": Oracle(truth, 0.0)}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {"oracle": Oracle(truth, 0.0)}, "static-7")
     request = loop.add(prompts()[1], Sampling(max_new_tokens=30))
     seen = []
     while loop.open:
@@ -171,8 +170,7 @@ def test_features_are_those_of_the_pass_that_read_the_text_last(name: str) -> No
     made = model(name)
     reads = HFTarget(made, chunk=8)
     reads.hidden_states((0, 1, -1))
-    chosen = method("none", [])
-    loop = Loop(reads, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(reads, {}, "none")
     requests = [loop.add(p, Sampling(max_new_tokens=15)) for p in prompts()[:5]]
     checked = 0
     while loop.open:
@@ -198,8 +196,7 @@ def test_text_goes_on_past_the_trained_window_with_one_warning() -> None:
     made = llama(max_position_embeddings=32)
     own = own_text(made, [3, 4, 5], 60)
     for batch in (1, 2):
-        chosen = method("static-4", ["ngram"])
-        loop = Loop(HFTarget(made), {"ngram": NgramDrafter()}, chosen.policy, chosen.recorder)
+        loop = loop_with(HFTarget(made), {"ngram": NgramDrafter()}, "static-4")
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             requests = [loop.add([3, 4, 5], Sampling(max_new_tokens=60)) for _ in range(batch)]
@@ -217,8 +214,7 @@ def test_where_positions_are_learned_the_window_is_the_end() -> None:
     auto: Any = AutoModelForCausalLM
     target = HFTarget(auto.from_config(config).eval())
     assert target.max_length == 32
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     with pytest.raises(UserError, match="32"):
         loop.add([5] * 33, Sampling(max_new_tokens=3))
     request = loop.add([5] * 30, Sampling(max_new_tokens=9, eos=frozenset()))

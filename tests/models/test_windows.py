@@ -11,16 +11,14 @@ import transformers
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS as MASKS
 
 from draftwise.core.drafts import Draft
-from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.traits import View, ask
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import written
+from tests.core.turns import loop_with, written
 from tests.models.test_positions import own_text
 from tests.targets.test_hf import Oracle
 from tests.targets.test_trees import grown, team
@@ -51,16 +49,14 @@ def test_a_window_that_only_the_config_knows(kind: str) -> None:
     assert target.runner.masks.views == View(WINDOW, late=True)
     for batch in (1, 3):
         assert written(grown(target, team(truth)), prompts(), 25, batch) == own
-        chosen = method("static-5", ["oracle"])
-        loop = Loop(target, {"oracle": Oracle(truth, 0.3)}, chosen.policy, chosen.recorder)
+        loop = loop_with(target, {"oracle": Oracle(truth, 0.3)}, "static-5")
         assert written(loop, prompts(), 25, batch) == own
 
 
 def test_a_new_turn_and_a_shared_beginning_are_read_as_prompts() -> None:
     made = model("Llama", sliding_window=WINDOW)
     target = HFTarget(made, chunk=8)
-    chosen = method("static-3", ["ngram"])
-    loop = Loop(target, {"ngram": NgramDrafter()}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {"ngram": NgramDrafter()}, "static-3")
     request = loop.add(prompts()[1], Sampling(max_new_tokens=20), keep=True)
     while loop.open:
         loop.step()
@@ -110,8 +106,7 @@ def test_layers_that_count_by_the_caches_length_read_texts_apart() -> None:
     own = [own_text(made, p, 25) for p in prompts()]
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
     target = HFTarget(made, chunk=8, probe=False)
-    chosen = method("static-5", ["oracle"])
-    loop = Loop(target, {"oracle": Oracle(truth, 0.3)}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {"oracle": Oracle(truth, 0.3)}, "static-5")
     assert written(loop, prompts(), 25, 3) == own and not target.runner.together
     request = Request(99, [3, 4, 5], 3, Sampling(), Random(0), Random(0))
     target.open(request)

@@ -30,7 +30,8 @@ from draftwise.targets.hf import HFTarget
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
-from tests.distributions import exact, p_value, sample
+from tests.core.turns import group_tokens
+from tests.distributions import check_distribution, exact
 from tests.tiny import VOCAB, model
 
 V, PROMPT, LENGTH, N = 4, (0, 1, 2, 1, 0, 1), 3, 1200
@@ -247,15 +248,13 @@ def sim_team() -> dict[str, Drafter]:
         ("disco", "ngram", "random"),
     ],
 )
-def test_sampled_text_keeps_the_law(file: Any, kind: str, drafter: str, manner: str) -> None:
+def test_sampled_text_keeps_the_distribution(file: Any, kind: str, drafter: str, manner: str) -> None:
     settings = Sampling(max_new_tokens=LENGTH, temperature=1.0)
     team, path = sim_team(), file(kind, manner, scale=2.0)
     chosen = METHODS[kind](list(team), model=path, drafter=drafter, length=4)
     distribution = exact(markov(P), PROMPT, V, LENGTH, settings)
-    counts = sample(
-        lambda: Loop(SimTarget(markov(P), V), team, chosen.policy, chosen.recorder), PROMPT, settings, N
-    )
-    assert p_value(counts, distribution) > 1e-3
+    loop = Loop(SimTarget(markov(P), V), team, chosen.policy, chosen.recorder)
+    check_distribution(loop, PROMPT, settings, N, distribution)
 
 
 @pytest.fixture(scope="module")
@@ -275,13 +274,10 @@ def test_greedy_text_is_the_targets_own(
     path = file(kind, manner, width=192, scale=0.3)
     chosen = METHODS[kind]([name], model=path, length=4)
     loop = Loop(HFTarget(plain_model), {name: drafter}, chosen.policy, chosen.recorder)
-    texts: dict[int, list[int]] = {}
-    longest = 0
-    for round in loop.run([prompt for prompt, _ in greedy], Sampling(max_new_tokens=14), batch=2):
-        texts.setdefault(round.request, []).extend(round.tokens)
-        longest = max(longest, round.drafted)
-    assert list(texts.values()) == [text for _, text in greedy]
+    rounds = list(loop.run([prompt for prompt, _ in greedy], Sampling(max_new_tokens=14), batch=2))
+    assert group_tokens(rounds) == [text for _, text in greedy]
     assert not any(loop.faults.values()), loop.faults
+    longest = max(round.drafted for round in rounds)
     if manner != "random":
         assert longest == (4 if manner == "never" else 1 if kind == "disco" else 2)
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from draftwise.core.drafts import Draft, Job, Verdict
-from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
@@ -17,10 +16,10 @@ from draftwise.drafters.neural.gguf import GgufDrafter
 from draftwise.drafters.neural.gguf import gguf as drafter
 from draftwise.errors import UserError
 from draftwise.models.gguf import sequences
-from draftwise.policies.catalogue import method
-from draftwise.targets.gguf import PIECE, GgufTarget, gguf
-from tests.core.turns import Stateless, written
-from tests.gguf import FLOAT16, FLOAT32, Plain, bundled, tiny
+from draftwise.targets.gguf import PIECE, gguf
+from tests.core.turns import Stateless, loop_with, written
+from tests.gguf import FLOAT16, FLOAT32, Plain, bundled, tiny, watch_feeds
+from tests.targets.test_hf import Oracle
 from tests.ties import parting
 from tests.tiny import VOCAB
 
@@ -35,19 +34,6 @@ def prompts(n: int = 6) -> list[list[int]]:
 def own(path: str, texts: list[list[int]], n: int = N) -> list[list[int]]:
     plain = Plain(path)
     return [plain.write(text, n) for text in texts]
-
-
-class Oracle(Stateless):
-    """Drafts the target's own text with some tokens spoilt: every draft length and rejection happens."""
-
-    def __init__(self, texts: dict[tuple[int, ...], list[int]], spoil: float) -> None:
-        self.texts, self.spoil, self.random = texts, spoil, Random(3)
-
-    def one(self, job: Job) -> Draft:
-        r = job.request
-        rest = self.texts[tuple(r.tokens[: r.prompt_length])][r.position :]
-        rest = rest[: self.random.randint(0, job.length)]
-        return Draft.chain([t if self.random.random() > self.spoil else (t + 1) % VOCAB for t in rest])
 
 
 class Noise(Stateless):
@@ -70,11 +56,6 @@ def team(path: str, texts: list[list[int]], n: int = N) -> dict[str, Any]:
     }
 
 
-def loop_of(target: GgufTarget, drafters: dict[str, Any], policy: str) -> Loop:
-    chosen = method(policy, list(drafters))
-    return Loop(target, drafters, chosen.policy, chosen.recorder)
-
-
 POLICIES = ["none", "static-5?drafter=oracle", "static-3?drafter=noise", "auto"]
 POLICIES += ["random?arms=drafters*lengths&lengths=0,1,4,7", "tapout-seq-ucb1"]
 
@@ -84,13 +65,13 @@ POLICIES += ["random?arms=drafters*lengths&lengths=0,1,4,7", "tapout-seq-ucb1"]
 def test_greedy_text_is_llama_cpps_own(policy: str, batch: int) -> None:
     """Requests join as others leave: there are more prompts than places in the batch."""
     path, texts = tiny(), prompts()
-    loop = loop_of(gguf(path), team(path, texts), policy)
+    loop = loop_with(gguf(path), team(path, texts), policy)
     assert written(loop, texts, N, batch) == own(path, texts)
 
 
 def test_drafts_are_accepted_and_rejected() -> None:
     path, texts = tiny(), prompts()
-    loop = loop_of(gguf(path), team(path, texts), "static-6?drafter=oracle")
+    loop = loop_with(gguf(path), team(path, texts), "static-6?drafter=oracle")
     rounds = list(loop.run(texts, Sampling(max_new_tokens=N), batch=3))
     assert any(r.accepted == r.drafted > 2 for r in rounds)
     assert any(0 < r.accepted < r.drafted for r in rounds)
@@ -101,7 +82,7 @@ def test_a_prompt_longer_than_a_pass_is_read_in_pieces() -> None:
     path = tiny()
     texts = [[Random(i).randrange(2, VOCAB) for _ in range(n)] for i, n in enumerate((1300, 40, 513, 600))]
     for batch in (1, 4):
-        loop = loop_of(gguf(path), team(path, texts, 20), "static-4?drafter=oracle")
+        loop = loop_with(gguf(path), team(path, texts, 20), "static-4?drafter=oracle")
         assert written(loop, texts, 20, batch) == own(path, texts, 20)
 
 
@@ -113,7 +94,7 @@ def test_the_memory_grows_with_the_texts(monkeypatch: pytest.MonkeyPatch) -> Non
     texts.append(texts[0] * 4)
     target = gguf(path)
     assert (target.rows.context.cells, target.rows.context.sequences) == (512, 1)
-    loop = loop_of(target, team(path, texts), "static-4?drafter=oracle")
+    loop = loop_with(target, team(path, texts), "static-4?drafter=oracle")
     requests = [loop.add(texts[0], Sampling(max_new_tokens=N))]
     for _ in range(3):
         loop.step()
@@ -125,24 +106,10 @@ def test_the_memory_grows_with_the_texts(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (target.rows.context.cells, target.rows.context.sequences) == (1024, 16)
 
 
-def counted(target: GgufTarget | GgufDrafter) -> list[int]:
-    """The number of tokens of each feed from now on."""
-    fed: list[int] = []
-    rows: Any = target.rows
-    feed = rows.feed
-
-    def noted(parts: Any) -> Any:
-        fed.append(sum(len(new) for _, new, _ in parts))
-        return feed(parts)
-
-    rows.feed = noted
-    return fed
-
-
 def test_samples_of_one_prompt_read_it_once() -> None:
     target, prompt = gguf(tiny()), [Random(0).randrange(2, VOCAB) for _ in range(60)]
-    fed = counted(target)
-    loop = loop_of(target, {}, "none")
+    fed = watch_feeds(target)
+    loop = loop_with(target, {}, "none")
     for _ in range(4):
         loop.add(prompt, Sampling(max_new_tokens=20))
     loop.step()
@@ -161,8 +128,8 @@ def test_a_long_prompt_is_read_between_the_rounds_of_others() -> None:
     path, target = tiny(), gguf(tiny())
     made = drafter(path, VOCAB)
     assert isinstance(made, GgufDrafter)
-    fed, others = counted(target), counted(made)
-    loop = loop_of(target, {"gguf": made, "noise": Noise()}, "random?arms=drafters*lengths&lengths=0,1,4")
+    fed, others = watch_feeds(target), watch_feeds(made)
+    loop = loop_with(target, {"gguf": made, "noise": Noise()}, "random?arms=drafters*lengths&lengths=0,1,4")
     texts = [[Random(i).randrange(2, VOCAB) for _ in range(n)] for i, n in enumerate((30, 1300))]
     requests = [loop.add(texts[0], Sampling(max_new_tokens=N))]
     loop.step()
@@ -190,15 +157,15 @@ def test_a_long_prompt_is_read_between_the_rounds_of_others() -> None:
 def test_what_is_committed_is_not_read_again() -> None:
     path, prompt = tiny(), prompts()[3]
     target = gguf(path)
-    fed = counted(target)
-    loop = loop_of(target, team(path, [prompt]), "static-5?drafter=oracle")
+    fed = watch_feeds(target)
+    loop = loop_with(target, team(path, [prompt]), "static-5?drafter=oracle")
     rounds = list(loop.run([prompt], Sampling(max_new_tokens=N)))
     assert sum(fed) == len(prompt) - 1 + sum(1 + r.drafted for r in rounds)
 
 
 def test_a_faulty_request_fails_alone() -> None:
     path, texts = tiny(), prompts(3)
-    loop = loop_of(gguf(path), team(path, texts), "static-4?drafter=oracle")
+    loop = loop_with(gguf(path), team(path, texts), "static-4?drafter=oracle")
     sound = [loop.add(text, Sampling(max_new_tokens=N)) for text in texts]
     loop.step()
     bad = loop.add([3, VOCAB + 5, 4], Sampling(max_new_tokens=N))
@@ -232,7 +199,7 @@ def test_a_tree_is_refused() -> None:
 
 def test_a_window_sized_request_fills_the_window_and_no_more() -> None:
     target = gguf(tiny(), context=128)
-    loop = loop_of(target, {"ngram": NgramDrafter()}, "static-6")
+    loop = loop_with(target, {"ngram": NgramDrafter()}, "static-6")
     long = loop.add([5, 6, 5, 6] * 30, Sampling(max_new_tokens=50))
     while loop.open:
         loop.step()
@@ -265,7 +232,7 @@ def test_the_bundled_target(cache: str) -> None:
     truth = [plain.write(text, 48) for text in texts]
     team: dict[str, Any] = {"noise": Noise(4096)}
     team["oracle"] = Oracle({tuple(p): t for p, t in zip(texts, truth, strict=True)}, 0.2)
-    loop = loop_of(gguf(path, cache=cache), team, "random?arms=drafters*lengths&lengths=0,2,8")
+    loop = loop_with(gguf(path, cache=cache), team, "random?arms=drafters*lengths&lengths=0,2,8")
     for mine, own, prompt in zip(written(loop, texts, 48, 2), truth, texts, strict=True):
         if mine != own:
             at = parting(mine, own)

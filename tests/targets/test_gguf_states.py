@@ -13,9 +13,10 @@ from draftwise.drafters.neural.gguf import gguf as drafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.gguf import sequences
 from draftwise.targets.gguf import gguf
-from tests.core.turns import written
+from tests.core.turns import group_tokens, loop_with, written
 from tests.gguf import Plain, stateful
-from tests.targets.test_gguf import Noise, Oracle, loop_of, own, prompts, team
+from tests.targets.test_gguf import Noise, own, prompts, team
+from tests.targets.test_hf import Oracle
 from tests.tiny import VOCAB
 
 N = 30
@@ -26,12 +27,12 @@ POLICIES = ["none", "static-5?drafter=oracle", "random?arms=drafters*lengths&len
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_hybrid_models_text_is_llama_cpps_own(policy: str, batch: int) -> None:
     path, texts = stateful("lfm2"), prompts()
-    loop = loop_of(gguf(path), team(path, texts, N), policy)
+    loop = loop_with(gguf(path), team(path, texts, N), policy)
     rounds = list(loop.run(texts, Sampling(max_new_tokens=N), batch=batch))
     assert not any(r.fault or r.error for r in rounds)
     assert {(r.accepted > 0, r.accepted < r.drafted) for r in rounds} > {(True, True)} or policy == "none"
     assert max(r.drafted for r in rounds) <= 16
-    loop = loop_of(gguf(path), team(path, texts, N), policy)
+    loop = loop_with(gguf(path), team(path, texts, N), policy)
     assert written(loop, texts, N, batch) == own(path, texts, N)
 
 
@@ -39,7 +40,7 @@ def test_states_are_read_again_where_the_memory_grows(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sequences, "FIRST_CELLS", 512)
     path = stateful("lfm2")
     texts = [[Random(i).randrange(2, VOCAB) for _ in range(150)] for i in range(6)]
-    loop = loop_of(gguf(path), team(path, texts, N), "static-4?drafter=oracle")
+    loop = loop_with(gguf(path), team(path, texts, N), "static-4?drafter=oracle")
     requests = [loop.add(texts[0], Sampling(max_new_tokens=N))]
     for _ in range(3):
         loop.step()
@@ -65,13 +66,10 @@ def test_a_recurrent_model_is_decoded_without_drafts(batch: int) -> None:
     with pytest.warns(DraftwiseWarning, match="without drafts"):
         target = gguf(path)
     truth = {tuple(p): text for p, text in zip(texts, own(path, texts, N), strict=True)}
-    loop = loop_of(target, {"oracle": Oracle(truth, 0.0), "noise": Noise()}, "static-5?drafter=oracle")
+    loop = loop_with(target, {"oracle": Oracle(truth, 0.0), "noise": Noise()}, "static-5?drafter=oracle")
     rounds = list(loop.run(texts, Sampling(max_new_tokens=N), batch=batch))
     assert not any(r.drafted for r in rounds)
-    told: dict[int, list[int]] = {}
-    for r in rounds:
-        told.setdefault(r.request, []).extend(r.tokens)
-    assert list(told.values()) == list(truth.values())
+    assert group_tokens(rounds) == list(truth.values())
 
 
 @pytest.mark.parametrize("kind", ["lfm2", "mamba"])

@@ -9,17 +9,14 @@ import pytest
 import torch
 
 from draftwise.core.drafts import Draft, Job
-from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
-from draftwise.models.runner import PassInput
 from draftwise.models.runner.cache import KEPT
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import Stateless, written
+from tests.core.turns import Stateless, loop_with, watch_passes, written
 from tests.effort import some
 from tests.tiny import CONFIGS, VOCAB, model, own_text
 
@@ -45,8 +42,7 @@ def prompts(n: int = 6) -> list[list[int]]:
 def run(
     target: Any, team: dict[str, Any], policy: str, n: int, batch: int, **loop_options: Any
 ) -> list[list[int]]:
-    chosen = method(policy, list(team))
-    loop = Loop(target, team, chosen.policy, chosen.recorder, **loop_options)
+    loop = loop_with(target, team, policy, **loop_options)
     return written(loop, prompts(), n, batch)
 
 
@@ -76,8 +72,7 @@ def test_greedy_text_is_the_models_own(name: str, attention: str) -> None:
 def test_the_drafts_of_that_test_are_accepted_and_rejected() -> None:
     target = model("llama")
     truth = {tuple(p): own_text(target, p, 40) for p in prompts()}
-    chosen = method("static-6", ["oracle"])
-    loop = Loop(HFTarget(target), {"oracle": Oracle(truth, 0.3)}, chosen.policy, chosen.recorder)
+    loop = loop_with(HFTarget(target), {"oracle": Oracle(truth, 0.3)}, "static-6")
     rounds = list(loop.run(prompts(), Sampling(max_new_tokens=40), batch=3))
     assert any(r.accepted == r.drafted > 2 for r in rounds)
     assert any(0 < r.accepted < r.drafted for r in rounds)
@@ -96,8 +91,7 @@ def test_other_precisions_run(dtype: torch.dtype) -> None:
 @pytest.mark.filterwarnings("error")  # no text is longer than what was trained, however batches are padded
 def test_a_window_sized_request_fills_the_window_and_no_more() -> None:
     target = HFTarget(model("gpt2"))
-    chosen = method("static-6", ["ngram"])
-    loop = Loop(target, {"ngram": NgramDrafter()}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {"ngram": NgramDrafter()}, "static-6")
     request = loop.add([5, 6, 5, 6] * 30, Sampling(max_new_tokens=50))
     short = loop.add([7, 8], Sampling(max_new_tokens=200))
     while loop.open:
@@ -115,17 +109,8 @@ def test_a_window_sized_request_fills_the_window_and_no_more() -> None:
 
 def test_samples_of_one_prompt_read_it_once() -> None:
     target = HFTarget(model("llama"))
-    fed: list[int] = []
-    rows: Any = target.runner
-    forward = rows.forward
-
-    def counted(given: PassInput) -> Any:
-        fed.append(sum(map(len, given.tokens)))
-        return forward(given)
-
-    rows.forward = counted
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    fed = watch_passes(target.runner)
+    loop = loop_with(target, {}, "none")
     prompt = [random.Random(0).randrange(2, VOCAB) for _ in range(60)]
     for _ in range(4):
         loop.add(prompt, Sampling(max_new_tokens=5))
@@ -137,17 +122,8 @@ def test_samples_of_one_prompt_read_it_once() -> None:
 
 def test_prompts_that_begin_alike_share_what_was_read() -> None:
     target = HFTarget(model("llama"))
-    rows: Any = target.runner
-    fed: list[int] = []
-    forward = rows.forward
-
-    def counted(given: PassInput) -> Any:
-        fed.append(sum(map(len, given.tokens)))
-        return forward(given)
-
-    rows.forward = counted
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    fed = watch_passes(target.runner)
+    loop = loop_with(target, {}, "none")
     first = [random.Random(0).randrange(2, VOCAB) for _ in range(60)]
     others = [first, [*first[:40], 5, 6, 7], first[:50], [*first, 8, 9], [9, *first]]
     requests = [loop.add(first, Sampling(max_new_tokens=20))]
@@ -165,8 +141,7 @@ def test_prompts_that_begin_alike_share_what_was_read() -> None:
 
 def test_a_parked_text_keeps_its_row_when_others_come_and_go() -> None:
     target = HFTarget(model("llama"))
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     parked = loop.add([3, 5, 3, 5, 8], Sampling(max_new_tokens=8), keep=True)
     while loop.open:
         loop.step()
@@ -182,8 +157,7 @@ def test_a_parked_text_keeps_its_row_when_others_come_and_go() -> None:
 
 def test_a_new_turn_has_its_own_settings() -> None:
     target = HFTarget(model("llama"))
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     request = loop.add([3, 5, 3, 5], Sampling(max_new_tokens=8, frequency_penalty=9.0), keep=True)
     while loop.open:
         loop.step()
@@ -251,8 +225,7 @@ def test_greedy_with_processors_takes_the_largest_logit_and_not_the_largest_chan
     team: dict[str, Any] = {"ngram": NgramDrafter(), "bad": LMDrafter(model("llama", seed=9), VOCAB)}
     settings = Sampling(max_new_tokens=25, repetition_penalty=1.0 + 1e-7)
     for prompt in prompts(4):
-        chosen = method(f"{policy}?drafter=bad" if policy != "none" else policy, list(team))
-        loop = Loop(HFTarget(made), team, chosen.policy, chosen.recorder)
+        loop = loop_with(HFTarget(made), team, f"{policy}?drafter=bad" if policy != "none" else policy)
         request = loop.add(prompt, settings)
         while loop.open:
             loop.step()
@@ -267,8 +240,7 @@ def test_a_processor_may_force_a_token_with_an_infinite_logit() -> None:
         scores[:, 4] = float("inf")
         return scores
 
-    chosen = method("none", [])
-    loop = Loop(HFTarget(model("llama")), {}, chosen.policy, chosen.recorder)
+    loop = loop_with(HFTarget(model("llama")), {}, "none")
     request = loop.add([5, 6], Sampling(max_new_tokens=5, processors=(four,)))
     while loop.open:
         loop.step()

@@ -101,10 +101,7 @@ def test_sampled_texts_follow_the_models_own_distribution(name: str) -> None:
         for b, q in _top(made, [*prompt, a], heat).items():
             expected[a, b] = p * q
     policy = Anyone((Arm("lm", 1), Arm("lm", 2)))
-
-    def loop() -> Loop:
-        return Loop(HFTarget(made), {"lm": LMDrafter(lm, VOCAB)}, policy, policy)
-
+    loop = Loop(HFTarget(made), {"lm": LMDrafter(lm, VOCAB)}, policy, policy)
     counts = sample(loop, prompt, sampling, 250, batch=4)
     assert p_value(counts, expected) > 1e-3
     assert p_value(counts, {text: 1 / len(expected) for text in expected}) < 1e-3  # the test can fail

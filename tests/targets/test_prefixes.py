@@ -16,10 +16,9 @@ from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.models.runner import PassInput, PassOutput
 from draftwise.models.runner.prefix_cache import PrefixMemory, keep_prefixes
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import p_value
-from tests.core.turns import written
+from tests.core.turns import group_tokens, loop_with, written
 from tests.drafters.neural import test_eagle as eagles
 from tests.effort import drawn, some
 from tests.models import test_positions as positions
@@ -38,8 +37,7 @@ def begun(first: Sequence[int], text: Sequence[int], more: Sequence[int]) -> lis
 
 def looped(target: HFTarget, team: dict[str, Any], *, mebibytes: float = 1.0) -> Loop:
     keep_prefixes([target, *team.values()], mebibytes)
-    chosen = method(POLICY if team else "none", list(team))
-    return Loop(target, team, chosen.policy, chosen.recorder)
+    return loop_with(target, team, POLICY if team else "none")
 
 
 class Fed:
@@ -79,8 +77,7 @@ def test_a_beginning_is_read_once() -> None:
     made = model("llama")
     target, drafter = HFTarget(made, chunk=8), LMDrafter(made, VOCAB)
     keep_prefixes([target, drafter], 1)
-    chosen = method("static-1", ["self"])
-    loop = Loop(target, {"self": drafter}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {"self": drafter}, "static-1")
     (first, more) = random_texts((40, 5))
     fed = [Fed(target.runner), Fed(drafter.runner)]
     (text,) = written(loop, [first], 4, 1)
@@ -224,13 +221,12 @@ def test_states_of_drafters_come_along() -> None:
     target = HFTarget(made)
     team = {"eagle": EagleDrafter(bad, target)}
     keep_prefixes([target, *team.values()], 1)
-    chosen = method("static-3", ["eagle"])
-    loop = Loop(target, team, chosen.policy, chosen.recorder)
+    loop = loop_with(target, team, "static-3")
     (first,) = random_texts((40,))
     truth = own_text(made, first, 8)
     for _ in range(2):
         rounds = list(loop.run([first], Sampling(max_new_tokens=8)))
-        assert [token for round in rounds for token in round.tokens] == truth
+        assert group_tokens(rounds) == [truth]
         assert [round.drafted > 0 for round in rounds[:-1]] == [False] + [True] * (len(rounds) - 2)
     assert target.prefixes is not None and sum(n for _, n in target.prefixes.find(first)) == 40
 

@@ -3,9 +3,7 @@ batch."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -23,9 +21,9 @@ from draftwise.models.runner import ModelRunner
 from draftwise.models.runner.cache import RowCache
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, Stateless, written
-from tests.distributions import exact, p_value
+from tests.distributions import check_distribution, exact, p_value, sample_each
 from tests.effort import some
-from tests.exactness.test_exact_hf import PROMPT, SETTINGS, Grammar, distribution_of
+from tests.exactness.test_exact_hf import PROMPT, SETTINGS, Grammar, alternating, distribution_of, grammars
 from tests.targets.test_hf import KINDS, Oracle, prompts
 from tests.tiny import VOCAB, model, own_text
 
@@ -269,21 +267,6 @@ def test_what_cannot_read_a_tree_is_refused_by_name() -> None:
 # -- sampling ----------------------------------------------------------------------------------------
 
 
-def sampled(loop: Loop, settings: Iterator[Sampling], batch: int) -> Counter[tuple[int, ...]]:
-    """One text for each of the settings, counted."""
-    texts: dict[int, list[int]] = {}
-    for one in settings:
-        loop.add(PROMPT, one)
-        while len(loop.open) >= batch:
-            for round in loop.step():
-                texts.setdefault(round.request, []).extend(round.tokens)
-    while loop.open:
-        for round in loop.step():
-            texts.setdefault(round.request, []).extend(round.tokens)
-    assert not any(loop.faults.values()), loop.faults
-    return Counter(tuple(t) for t in texts.values())
-
-
 def most_likely(distribution: dict[tuple[int, ...], float]) -> Texts:
     """The most likely text, for trees of which much is accepted."""
     best = max(distribution, key=distribution.__getitem__)
@@ -300,25 +283,15 @@ def test_two_token_marginals(settings: str) -> None:
     likely = most_likely(distribution)
     loop = grown(HFTarget(made), {"wide": Forester(likely, deep=99)}, SAMPLED)
     loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=90, temperature=1.0))  # a longer text beside them
-    counts = sampled(loop, iter([SETTINGS[settings]] * 1500), 100)
-    short = Counter[tuple[int, ...]]({t: n for t, n in counts.items() if len(t) == 2})
-    assert p_value(short, distribution) > 1e-3
+    check_distribution(loop, PROMPT, SETTINGS[settings], 1500, distribution, batch=100)
 
 
 def test_a_state_of_a_processor_moves_on_once_a_token() -> None:
     made = model("llama", scale=5.0)
-    raw = distribution_of(made)
-
-    def parity(history: Sequence[int]) -> Any:
-        z = raw(history).copy()
-        z[(len(history) - len(PROMPT)) % 2 :: 2] = -math.inf
-        return z
-
-    distribution = exact(parity, PROMPT, VOCAB, 2, Sampling(max_new_tokens=2, temperature=1.0))
-    likely = most_likely(distribution)
-    loop = grown(HFTarget(made), {"wide": Forester(likely, deep=99)}, SAMPLED)
-    each = (Sampling(max_new_tokens=2, temperature=1.0, processors=(Grammar(),), seed=i) for i in range(1000))
-    assert p_value(sampled(loop, each, 50), distribution) > 1e-3
+    distribution = alternating(made)
+    loop = grown(HFTarget(made), {"wide": Forester(most_likely(distribution), deep=99)}, SAMPLED)
+    counts = sample_each(loop, PROMPT, grammars(1000), batch=50)
+    assert p_value(counts, distribution) > 1e-3
 
 
 class Witness(Grammar):

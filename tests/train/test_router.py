@@ -29,7 +29,7 @@ from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from draftwise.train import router
 from draftwise.train.settings import RouterRun
-from tests.distributions import exact, p_value, sample
+from tests.distributions import check_distribution, exact
 from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, P, V
 from tests.train.world import silent
 
@@ -135,21 +135,18 @@ def table(bias: float = 0.0) -> Router:
 
 
 @pytest.mark.parametrize("bias", [0.0, 9.0])  # with 9 the bad drafter plays
-def test_any_route_keeps_the_law(bias: float) -> None:
+def test_any_route_keeps_the_distribution(bias: float) -> None:
     parts: dict[str, Drafter] = {
         "a": SimDrafter(markov(GOOD)),
         "b": SimDrafter(markov(BAD)),
         "c": NgramDrafter(),
     }
-
-    def loop() -> Loop:
-        arms = tuple(Arm(name, 3) for name in parts)
-        recorder = Bandit(REWARDS["block-efficiency"](), 3, frozenset())
-        return Loop(SimTarget(markov(P), V), dict(parts), RoutedPolicy(arms, table(bias)), recorder)
-
+    arms = tuple(Arm(name, 3) for name in parts)
+    recorder = Bandit(REWARDS["block-efficiency"](), 3, frozenset())
+    loop = Loop(SimTarget(markov(P), V), parts, RoutedPolicy(arms, table(bias)), recorder)
     settings = Sampling(max_new_tokens=LENGTH, temperature=0.9)
     distribution = exact(markov(P), PROMPT, V, LENGTH, settings)
-    assert p_value(sample(loop, PROMPT, settings, 1500, batch=3), distribution) > 1e-3
+    check_distribution(loop, PROMPT, settings, 1500, distribution, batch=3)
 
 
 def test_what_does_not_fit_is_refused(made: Path, world: Path, tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
 def _write(results: dict[str, Any], out: Path) -> None:
     from draftwise.measure import machine
     from draftwise.measure.report import write_report
-    from draftwise.measure.writing import write_json
+    from draftwise.writing import write_json
 
     write_json(out / "simulation.json", {"run": machine.run(), "machine": machine.describe()} | results)
     write_report(out)

@@ -199,7 +199,8 @@ def oracle(
     """
     from draftwise.measure.trace import Trace
     from draftwise.measure.trace.results import compute_oracle
-    from draftwise.measure.writing import make_folder, write_json
+    from draftwise.measure.writing import make_folder
+    from draftwise.writing import write_json
 
     recorded = Trace(trace, distinct(drafters, "--drafters"))
     if out is not None:

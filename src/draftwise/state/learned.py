@@ -80,20 +80,6 @@ def mean_by(weight: str) -> Rule:
     return rule
 
 
-def mean_over(weigh: Callable[[Any], float]) -> Rule:
-    """Return the rule of the mean weighted by one number for each part, without zero or empty values."""
-
-    def rule(blank: Any, parts: Sequence[Any], name: str) -> Any:
-        pairs = [(weigh(part), getattr(part, name)) for part in parts]
-        pairs = [(weight, value) for weight, value in pairs if weight and value]
-        if not pairs:
-            return getattr(blank, name)
-        weights, values = zip(*pairs, strict=True)
-        return np.average(np.array(values), axis=0, weights=weights).tolist()
-
-    return rule
-
-
 def averages(blank: Any, parts: Sequence[Any], name: str) -> Any:
     """Return the mean over the parts with a change in any learned field; integers are rounded."""
     names = [field.name for field in learned_fields(blank)]

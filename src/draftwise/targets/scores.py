@@ -47,17 +47,39 @@ def top(row: Tensor, n: int) -> tuple[tuple[int, float], ...]:
     return tuple(zip(tokens.tolist(), values.tolist(), strict=True))
 
 
-class GreedyScores:
+class RawScores:
+    """What is read of the raw logits of a draft's nodes, however tokens are chosen."""
+
+    __slots__ = ("draft", "logits")
+
+    def __init__(self, draft: Draft, logits: Tensor) -> None:
+        self.draft, self.logits = draft, logits
+
+    def logprob(self, node: int, token: int) -> float:
+        """Log-probability of `token` under the raw softmax at temperature 1."""
+        return float(self.logits[node + 1].float().log_softmax(-1)[token])
+
+    def top(self, node: int, n: int) -> tuple[tuple[int, float], ...]:
+        """The `n` most likely tokens after `node` under the raw softmax, with their log-probabilities."""
+        return top(self.logits[node + 1], n)
+
+    def overlaps(self) -> list[float]:
+        """1 - TV of the raw distributions at each drafted node."""
+        return overlaps(self.draft, self.logits)
+
+
+class GreedyScores(RawScores):
     """Greedy decoding without settings that change the distribution: the most likely token of each node.
 
     On the host the argmax of a row is computed on request, since rows after a rejection are never needed; on
     other devices `choices` were computed for the whole batch, in one transfer.
     """
 
-    __slots__ = ("choices", "draft", "logits", "rows")
+    __slots__ = ("choices", "rows")
 
     def __init__(self, draft: Draft, logits: Tensor, choices: Sequence[int] | None) -> None:
-        self.draft, self.logits, self.choices = draft, logits, choices
+        super().__init__(draft, logits)
+        self.choices = choices
         self.rows = logits.numpy() if choices is None else None
 
     def choice(self, node: int) -> int:
@@ -81,14 +103,6 @@ class GreedyScores:
         """The most likely token: its probability is 1, so the residual distribution is the same."""
         return self.choice(self.draft.parents[node])
 
-    def logprob(self, node: int, token: int) -> float:
-        """Log-probability of `token` under the raw softmax at temperature 1."""
-        return float(self.logits[node + 1].float().log_softmax(-1)[token])
-
-    def top(self, node: int, n: int) -> tuple[tuple[int, float], ...]:
-        """The `n` most likely tokens after `node` under the raw softmax, with their log-probabilities."""
-        return top(self.logits[node + 1], n)
-
     def chance(self, node: int, token: int) -> float:
         """1 for the most likely token after `node`, else 0."""
         return float(self.choice(node) == token)
@@ -96,12 +110,8 @@ class GreedyScores:
     def distributions(self, nodes: Sequence[int]) -> None:
         """None, since the distributions are one-hot."""
 
-    def overlaps(self) -> list[float]:
-        """1 - TV of the raw distributions at each drafted node."""
-        return overlaps(self.draft, self.logits)
 
-
-class SampledScores:
+class SampledScores(RawScores):
     """The processed distribution of every node; with greedy decoding its processed logits instead.
 
     A softmax rounds: logits that differ may get the same probability.
@@ -117,17 +127,16 @@ class SampledScores:
     __slots__ = (
         "_distributions",
         "chain",
-        "draft",
         "greedy",
         "host",
-        "logits",
         "request",
         "rows",
         "start",
     )
 
     def __init__(self, request: Request, draft: Draft, logits: Tensor, chain: Chain) -> None:
-        self.request, self.draft, self.logits, self.chain = request, draft, logits, chain
+        super().__init__(draft, logits)
+        self.request, self.chain = request, chain
         self.start = len(request.tokens)  # scores are used after their round is committed
         self.greedy = request.sampling.greedy
         self._distributions: dict[int, Tensor] = {}
@@ -167,14 +176,6 @@ class SampledScores:
             left = np.maximum(p - array_of(q), 0)
         return draw(left if left.any() else p, self.request.rng.random())
 
-    def logprob(self, node: int, token: int) -> float:
-        """Log-probability of `token` under the raw softmax at temperature 1."""
-        return float(self.logits[node + 1].float().log_softmax(-1)[token])
-
-    def top(self, node: int, n: int) -> tuple[tuple[int, float], ...]:
-        """The `n` most likely tokens after `node` under the raw softmax, with their log-probabilities."""
-        return top(self.logits[node + 1], n)
-
     def chance(self, node: int, token: int) -> float:
         """The target's probability of `token` after `node`."""
         if self.greedy:
@@ -186,10 +187,6 @@ class SampledScores:
         if self.greedy:
             return None
         return torch.stack([self._distribution(node) for node in nodes])
-
-    def overlaps(self) -> list[float]:
-        """1 - TV of the raw distributions at each drafted node."""
-        return overlaps(self.draft, self.logits)
 
     def _path(self, node: int) -> list[int]:
         path: list[int] = []

@@ -17,9 +17,10 @@ from typing import Any
 from ..errors import UserError
 from ..inputs import parse_json
 from ..models.load import check_vocabulary, load_model, load_tokenizer
+from ..writing import write_json, write_text
 from .settings import Run, Training, as_plain, check_packages
 from .steps import in_half, on_cpu
-from .texts import Answer, Budget, Tell, Writer, answers, encoded, prompts, write_atomically
+from .texts import Answer, Budget, Tell, Writer, answers, encoded, prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Folder:
             other = sorted(k for k in options.keys() | there.keys() if options.get(k) != there.get(k))
             if other and not self._has_begun():
                 self.numerics.unlink(missing_ok=True)
-                write_atomically(file, text)
+                write_text(file, text)
             elif other:
                 raise UserError(
                     f"{self.out} holds a training with another {', '.join(other)}: give the same options to "
@@ -73,7 +74,7 @@ class Folder:
                 self.work.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UserError(f"cannot make {self.work}: {error.strerror}; give another --out") from error
-            write_atomically(file, text)
+            write_text(file, text)
         results = self.out / "results.json"
         return self._read(results) if results.exists() else None
 
@@ -102,7 +103,7 @@ class Folder:
         """Return what was measured before training; a resumed run reads it from the folder."""
         file = self.work / f"{name}.json"
         if not file.exists():
-            write_atomically(file, json.dumps(measure()))
+            write_text(file, json.dumps(measure()))
         return self._read(file)
 
     def deliver(self, write: Callable[[Path], None], results: dict[str, Any]) -> dict[str, Any]:
@@ -117,7 +118,7 @@ class Folder:
             file.chmod(mode)
             file.replace(self.out / file.name)
         part.rmdir()
-        write_atomically(self.out / "results.json", json.dumps(results, indent=1) + "\n")
+        write_json(self.out / "results.json", results)
         return results
 
 

@@ -32,8 +32,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..writing import write_text
 from .settings import Training
-from .texts import ANSWERS, STEPS, Answer, Budget, Tell, write_atomically
+from .texts import ANSWERS, STEPS, Answer, Budget, Tell
 
 LENGTH = 5  # tokens per draft where drafts are measured, as in MetaSD
 WHOLE = re.compile(r"step-(\d{6,})")
@@ -90,7 +91,7 @@ def settled(run: T, file: Path, capable: Capable = is_fast_in_half) -> Iterator[
     """
     if not file.exists():
         chosen = {"precision": "bfloat16" if in_half(run, capable) else "float32"}
-        write_atomically(file, json.dumps(chosen | {"threads": torch.get_num_threads()}))
+        write_text(file, json.dumps(chosen | {"threads": torch.get_num_threads()}))
     try:
         stored = json.loads(file.read_text())
         run, threads = replace(run, precision=stored["precision"]), int(stored["threads"])

@@ -23,6 +23,7 @@ from ..errors import UserError
 from ..generation.decoder import Decoder
 from ..inputs import parse_json, whole
 from ..models.fingerprints import model_fingerprint
+from ..writing import write_text
 from .settings import Run, Training
 
 ANSWERS = 0.4  # the share of a training's minutes that the target may spend on answers
@@ -38,13 +39,6 @@ class Tell(Protocol):
     """Shows how far a phase is: what it is, how much is done, of how much; the seconds left if known."""
 
     def __call__(self, what: str, done: int, total: int, left: float | None = None) -> None: ...
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file under a temporary name, then rename it."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 class Budget:
@@ -73,7 +67,7 @@ class Budget:
     def save(self) -> None:
         """Write the time spent so far, for a run that resumes."""
         if self.is_limited:
-            write_atomically(self.file, json.dumps(round(self._spent(), 1)))
+            write_text(self.file, json.dumps(round(self._spent(), 1)))
 
     def _spent(self) -> float:
         return self.before + monotonic() - self.began
@@ -257,7 +251,7 @@ def _finished(path: Path, header: dict[str, Any]) -> dict[str, list[int]]:
     """The answers of the finished batches; an incomplete last line of a killed run is cut off."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        write_atomically(path, json.dumps(header) + "\n")
+        write_text(path, json.dumps(header) + "\n")
     data = path.read_bytes()
     complete = data[: data.rfind(b"\n") + 1]
     if len(complete) < len(data):

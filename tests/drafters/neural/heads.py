@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -22,8 +20,7 @@ from draftwise.models.heads.eagle import Eagle, Eagle3, new_eagle
 from draftwise.models.heads.medusa import Medusa, new_medusa
 from draftwise.models.heads.mtp import Mtp, Roles
 from draftwise.testing.distributions import Distribution, shape
-from tests.distributions import p_value, sample
-from tests.effort import drawn
+from tests.distributions import check_distribution
 from tests.exactness.test_exact_hf import PROMPT, SETTINGS
 from tests.tiny import VOCAB, model, own_text
 
@@ -126,7 +123,7 @@ def trained_medusa(made: Any, *, heads: int = 4, tied: bool = False, steps: int 
     return found.eval()
 
 
-def tree_law(distribution: Distribution, settings: str, length: int) -> dict[tuple[int, ...], float]:
+def tree_distribution(distribution: Distribution, settings: str, length: int) -> dict[tuple[int, ...], float]:
     """The probability of every text of `length` tokens that three likely tokens a place leave possible."""
     out: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(length):
@@ -144,11 +141,18 @@ def narrow(settings: str, length: int) -> Sampling:
     return replace(SETTINGS[settings], top_k=3, top_p=1.0, min_p=0.0, max_new_tokens=length)
 
 
-def holds(
-    make: Callable[[], Loop], distribution: Distribution, settings: str, *, length: int = 5, n: int = 700
+def check_sampled(
+    loop: Loop,
+    distribution: Distribution,
+    settings: str = "shaped",
+    *,
+    length: int = 5,
+    n: int = 700,
+    beside: int = 0,
 ) -> None:
     """Texts have the target's distribution: long enough for drafts of three tokens after a first round
-    without one."""
-    counts = sample(make, PROMPT, narrow(settings, length), n, batch=100)
-    short = Counter[tuple[int, ...]]({text: k for text, k in counts.items() if len(text) == length})
-    assert short.total() == drawn(n) and p_value(short, tree_law(distribution, settings, length)) > 1e-3
+    without one. A text of `beside` tokens is open meanwhile."""
+    if beside:
+        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=beside, temperature=1.0))
+    expected = tree_distribution(distribution, settings, length)
+    check_distribution(loop, PROMPT, narrow(settings, length), n, expected, batch=100)

@@ -21,8 +21,8 @@ from draftwise.policies.catalogue import method
 from draftwise.policies.recorders.cursors import Path
 from draftwise.policies.recorders.full_information import Grading
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import Anyone
-from tests.drafters.neural.heads import holds, random_eagle, target, trained_medusa
+from tests.core.turns import Anyone, loop_with
+from tests.drafters.neural.heads import check_sampled, random_eagle, target, trained_medusa
 from tests.drafters.neural.test_eagle import good, soft, texts_of
 from tests.effort import some, thorough
 from tests.exactness.test_exact_hf import distribution_of
@@ -58,23 +58,17 @@ def test_policies_choose_among_heads_and_the_text_stays(policy: str) -> None:
     own = [own_text(made, p, 30) for p in prompts()]
     reads = HFTarget(made, chunk=8)
     drafters = team(made, reads, heads)
-    chosen = method(policy, list(drafters))
-    texts, rounds = texts_of(Loop(reads, drafters, chosen.policy, chosen.recorder), 30, 3)
+    texts, rounds = texts_of(loop_with(reads, drafters, policy), 30, 3)
     assert texts == own and any(r.accepted for r in rounds)
 
 
 @thorough
-def test_the_law_is_the_targets() -> None:
+def test_the_distribution_is_the_targets() -> None:
     made = target(scale=5.0)
     heads = {"good": soft("eagle", True), "bad": soft("eagle", False), "medusa": trained_medusa(made)}
-
-    def make() -> Loop:
-        reads = HFTarget(made, chunk=8)
-        drafters = team(made, reads, heads)
-        chosen = method("hedgespec?length=3", list(drafters))
-        return Loop(reads, drafters, chosen.policy, chosen.recorder)
-
-    holds(make, distribution_of(made), "shaped", n=400)
+    reads = HFTarget(made, chunk=8)
+    loop = loop_with(reads, team(made, reads, heads), "hedgespec?length=3")
+    check_sampled(loop, distribution_of(made), n=400)
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
 from draftwise.models.heads.eagle import Eagle
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import Anyone
-from tests.drafters.neural.heads import features, holds, random_eagle, target, trained_eagle
+from tests.core.turns import Anyone, group_tokens
+from tests.drafters.neural.heads import check_sampled, features, random_eagle, target, trained_eagle
 from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
@@ -51,12 +51,9 @@ def bad(kind: str) -> Eagle:
 
 
 def texts_of(loop: Loop, n: int, batch: int) -> tuple[list[list[int]], list[Round]]:
-    texts: dict[int, list[int]] = {}
     rounds = list(loop.run(prompts(), Sampling(max_new_tokens=n), batch=batch))
-    for round in rounds:
-        texts.setdefault(round.request, []).extend(round.tokens)
     assert not any(loop.faults.values()), loop.faults
-    return [texts[i] for i in sorted(texts)], rounds
+    return group_tokens(rounds), rounds
 
 
 def loop_of(
@@ -99,28 +96,23 @@ def soft(kind: str, well: bool) -> Eagle:
 
 @pytest.mark.parametrize("well", some([False, True], 2))
 @pytest.mark.parametrize(("kind", "settings"), [("eagle", "penalties"), ("eagle3-narrow", "shaped")])
-def test_the_law_is_the_targets(settings: str, kind: str, well: bool) -> None:
+def test_the_distribution_is_the_targets(settings: str, kind: str, well: bool) -> None:
     """Chains that are sampled and trees that are picked, in one batch with a model and a longer text."""
     made = target(scale=5.0)
     arms = (Arm("e", 3), Arm("e", 3, width=4), Arm("lm", 2))
     other = {"lm": LMDrafter(model("llama", seed=9, scale=9.0), VOCAB)}
-
-    def make() -> Loop:
-        loop = loop_of(made, {"e": soft(kind, well)}, arms, other)
-        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
-        return loop
-
-    holds(make, distribution_of(made), settings)
+    loop = loop_of(made, {"e": soft(kind, well)}, arms, other)
+    check_sampled(loop, distribution_of(made), settings, beside=60)
 
 
 @pytest.mark.parametrize("kind", ["eagle", "eagle3-narrow"])
-def test_the_law_is_the_targets_where_the_head_is_in_half_precision(kind: str) -> None:
+def test_the_distribution_is_the_targets_where_the_head_is_in_half_precision(kind: str) -> None:
     """Its own distribution is then rounded, and it is that one which a token is drawn from and tested by."""
     of = target(scale=5.0)
     head = copy.deepcopy(soft(kind, True)).to(torch.bfloat16)
     head.shared = (of.get_input_embeddings(), of.get_output_embeddings())
     arms = (Arm("e", 3), Arm("e", 3, width=4))
-    holds(lambda: loop_of(of, {"e": head}, arms), distribution_of(of), "shaped")
+    check_sampled(loop_of(of, {"e": head}, arms), distribution_of(of))
 
 
 def test_texts_that_cannot_share_a_pass_have_states_of_their_own() -> None:

@@ -11,14 +11,13 @@ from draftwise.core.arms import Arm
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
 from draftwise.core.roles import GradeJob
-from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter, first_layers
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
-from tests.drafters.neural.heads import holds, target
+from tests.drafters.neural.heads import check_sampled, target
 from tests.drafters.neural.test_eagle import opened, read_on, texts_of
 from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
@@ -51,15 +50,10 @@ def test_greedy_text_is_the_models_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("settings", some(["shaped", "penalties"], 2))
-def test_the_law_is_the_targets(settings: str) -> None:
+def test_the_distribution_is_the_targets(settings: str) -> None:
     made = target(scale=5.0)
-
-    def make() -> Loop:
-        loop = loop_of(made, (Arm("exit", 3), Arm("exit", 3, width=4), Arm("lm", 2)))
-        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
-        return loop
-
-    holds(make, distribution_of(made), settings)
+    loop = loop_of(made, (Arm("exit", 3), Arm("exit", 3, width=4), Arm("lm", 2)))
+    check_sampled(loop, distribution_of(made), settings, beside=60)
 
 
 def test_the_targets_cache_is_left_as_it_was() -> None:
@@ -74,7 +68,7 @@ def test_the_targets_cache_is_left_as_it_was() -> None:
         for r, n, was in zip(requests, sizes, before, strict=True):
             assert all(map(torch.equal, held(reads, rows[r.id], n), was))
     back = Job(requests[0], 4)
-    back.request.tokens.pop()  # a place before what the target holds: nothing may be written there
+    back.request.tokens.pop()  # a place before what the target check_sampled: nothing may be written there
     assert drafter.draft([back]) == [Draft()] and not drafter.ready(back.request)
 
 

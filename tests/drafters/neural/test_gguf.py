@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from draftwise.core.arms import Stop
-from draftwise.core.drafts import Draft, Job, Signals
+from draftwise.core.drafts import Job, Signals
 from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
 from draftwise.core.sampling import Sampling
 from draftwise.core.stops import stop
 from draftwise.drafters.neural.gguf import GgufDrafter, gguf
 from draftwise.models.distributions import warp, warpers
-from tests.gguf import Plain, tiny
+from tests.drafters.neural.test_lm import check_nothing_is_read_twice
+from tests.gguf import Plain, tiny, watch_feeds
 from tests.tiny import VOCAB
 
 RULES = [Stop("max-confidence", 0.6), Stop("svip", 0.9), Stop("cumulative", 0.3)]
@@ -73,33 +74,9 @@ def test_requests_may_take_turns() -> None:
 
 
 def test_nothing_is_read_twice() -> None:
-    """Accepted tokens are known from drafting them; only the last one, or a correction, is new."""
-    made, r = drafter(), request(0, [Random(0).randrange(2, VOCAB) for _ in range(30)])
-    read: list[int] = []
-    rows: Any = made.rows
-    feed = rows.feed
-
-    def counted(parts: Any) -> Any:
-        read.append(sum(len(new) for _, new, _ in parts))
-        return feed(parts)
-
-    rows.feed = counted
-
-    def tokens_of(draft: Draft) -> list[int]:
-        read.clear()
-        return list(draft.tokens)
-
-    first = made.draft([Job(r, 4)])[0]
-    assert read == [30, 1, 1, 1]
-    r.tokens += [*tokens_of(first), 7]  # all four accepted: the last of them was never fed
-    second = made.draft([Job(r, 4)])[0]
-    assert read == [2, 1, 1, 1]
-    r.tokens += [*tokens_of(second)[:2], (second.tokens[2] + 1) % VOCAB]  # two accepted, one corrected
-    third = made.draft([Job(r, 4)])[0]
-    assert read == [1, 1, 1, 1]
-    assert list(third.tokens) == by_hand(Plain(tiny()), r.tokens, 4, Stop())
-    made.close(r)
-    assert not made.cached and not made.rows.cached_lengths
+    made, plain = drafter(), Plain(tiny())
+    check_nothing_is_read_twice(made, watch_feeds(made), lambda text: by_hand(plain, text, 4, Stop()))
+    assert not made.rows.cached_lengths
 
 
 @pytest.mark.parametrize("size", [VOCAB - 4, VOCAB, VOCAB + 9])

@@ -16,11 +16,10 @@ from draftwise.core.roles import GradeJob
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
-from draftwise.models.runner import PassInput
 from draftwise.policies.recorders.full_information import Grading
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import Anyone
-from tests.drafters.neural.heads import holds, target
+from tests.core.turns import Anyone, watch_passes, written
+from tests.drafters.neural.heads import check_sampled, target
 from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
 from tests.tiny import VOCAB, model, own_text
@@ -58,16 +57,9 @@ def test_a_draft_is_what_the_model_says_of_what_it_sees() -> None:
     assert max(sizes) <= SINKS + 2 * WINDOW + 3
 
 
-def test_one_asked_late_reads_no_more_than_it_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
+def test_one_asked_late_reads_no_more_than_it_sees() -> None:
     drafter = LMDrafter(small(), VOCAB, window=WINDOW, sinks=SINKS)
-    forward = drafter.runner.forward
-
-    def counted(given: PassInput) -> Any:
-        read.append(sum(map(len, given.tokens)))
-        return forward(given)
-
-    monkeypatch.setattr(drafter.runner, "forward", counted)
+    read = watch_passes(drafter.runner)
     drafter.draft([Job(request_of(100), 1)])
     assert sum(read) == SINKS + WINDOW
 
@@ -104,22 +96,13 @@ def test_greedy_text_is_the_models_own() -> None:
     made = target()
     own = [own_text(made, p, 40) for p in prompts()]
     for batch in (1, 3):
-        loop = loop_of(made)
-        texts: dict[int, list[int]] = {}
-        for round in loop.run(prompts(), Sampling(max_new_tokens=40), batch=batch):
-            texts.setdefault(round.request, []).extend(round.tokens)
-        assert [texts[i] for i in sorted(texts)] == own and not any(loop.faults.values())
+        assert written(loop_of(made), prompts(), 40, batch) == own
 
 
-def test_the_law_is_the_targets() -> None:
+def test_the_distribution_is_the_targets() -> None:
     made = target(scale=5.0)
-
-    def make() -> Loop:
-        loop = loop_of(made)
-        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
-        return loop
-
-    holds(make, distribution_of(made), "shaped")
+    loop = loop_of(made)
+    check_sampled(loop, distribution_of(made), beside=60)
 
 
 def test_what_is_below_zero_is_refused() -> None:

@@ -18,7 +18,7 @@ from draftwise.drafters.neural.lookahead import LookaheadDrafter
 from draftwise.errors import UserError
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
-from tests.drafters.neural.heads import holds, target
+from tests.drafters.neural.heads import check_sampled, target
 from tests.drafters.neural.test_eagle import opened, texts_of
 from tests.exactness.test_exact_hf import distribution_of
 from tests.targets.test_hf import prompts
@@ -45,15 +45,10 @@ def test_greedy_text_is_the_models_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("settings", ["shaped", "penalties"])
-def test_the_law_is_the_targets(settings: str) -> None:
+def test_the_distribution_is_the_targets(settings: str) -> None:
     made = target(scale=5.0)
-
-    def make() -> Loop:
-        loop = loop_of(made, (Arm("ahead", 3, width=6), Arm("ngram", 2)), n=3)
-        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
-        return loop
-
-    holds(make, distribution_of(made), settings)
+    loop = loop_of(made, (Arm("ahead", 3, width=6), Arm("ngram", 2)), n=3)
+    check_sampled(loop, distribution_of(made), settings, beside=60)
 
 
 def test_new_n_grams_are_what_the_target_says_after_the_window() -> None:

@@ -22,7 +22,7 @@ from draftwise.errors import UserError
 from draftwise.models.heads.medusa import Medusa
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
-from tests.drafters.neural.heads import features, holds, random_medusa, target, trained_medusa
+from tests.drafters.neural.heads import check_sampled, features, random_medusa, target, trained_medusa
 from tests.drafters.neural.test_eagle import opened, read_on, texts_of
 from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
@@ -74,16 +74,11 @@ def test_greedy_text_is_the_models_own(options: str) -> None:
         2,
     ),
 )
-def test_the_law_is_the_targets(options: str, well: bool, settings: str) -> None:
+def test_the_distribution_is_the_targets(options: str, well: bool, settings: str) -> None:
     made = target(scale=5.0)
     heads = {"m": good(scale=5.0) if well else random_medusa(made)}
-
-    def make() -> Loop:
-        loop = loop_of(made, heads, (Arm("m", 3), Arm("m", 3, width=4), Arm("ngram", 2)), **OPTIONS[options])
-        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=60, temperature=1.0))
-        return loop
-
-    holds(make, distribution_of(made), settings)
+    loop = loop_of(made, heads, (Arm("m", 3), Arm("m", 3, width=4), Arm("ngram", 2)), **OPTIONS[options])
+    check_sampled(loop, distribution_of(made), settings, beside=60)
 
 
 def by_hand(heads: Medusa, made: Any, tokens: list[int]) -> torch.Tensor:

@@ -15,7 +15,6 @@ from draftwise.build import build_drafters
 from draftwise.core.arms import Arm
 from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
-from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.published import eagle
 from draftwise.errors import DraftwiseWarning, UserError
@@ -23,7 +22,7 @@ from draftwise.models.heads.mtp import Mtp
 from draftwise.specs import LoadOptions, parse_drafters
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
-from tests.drafters.neural.heads import holds
+from tests.drafters.neural.heads import check_sampled
 from tests.drafters.neural.test_eagle import by_hand, opened, read_on, texts_of
 from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
@@ -66,15 +65,10 @@ def test_greedy_text_is_the_targets(made: Callable[[str], Any], family: str, bat
 
 
 @pytest.mark.parametrize("family", some(["glm-4.5", "qwen3-next", "mimo", "deepseek-v3"], 4))
-def test_the_law_is_the_targets(made: Callable[[str], Any], family: str) -> None:
+def test_the_distribution_is_the_targets(made: Callable[[str], Any], family: str) -> None:
     target = made(family)
-
-    def make() -> Loop:
-        loop = loop_of(target)
-        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=24, temperature=1.0))
-        return loop
-
-    holds(make, distribution_of(target), "shaped", length=4, n=300)
+    loop = loop_of(target)
+    check_sampled(loop, distribution_of(target), length=4, n=300, beside=24)
 
 
 @pytest.mark.parametrize("family", LAYOUTS)

@@ -12,13 +12,12 @@ import torch
 from draftwise.core.arms import Arm
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
-from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.blocks import DFlashDrafter
 from draftwise.drafters.neural.published import eagle
 from draftwise.models.heads.eagle import PEagle, load_eagle
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
-from tests.drafters.neural.heads import features, holds, target
+from tests.drafters.neural.heads import check_sampled, features, target
 from tests.drafters.neural.test_eagle import opened, read_on, texts_of
 from tests.effort import some
 from tests.exactness.test_exact_hf import distribution_of
@@ -68,15 +67,10 @@ def test_greedy_text_is_the_targets(tmp_path: Path, kind: str, batch: int) -> No
 
 
 @pytest.mark.parametrize("kind", some(["dflash", "eagle3", "peagle", "dflash-authors"], 2))
-def test_the_law_is_the_targets(tmp_path: Path, kind: str) -> None:
+def test_the_distribution_is_the_targets(tmp_path: Path, kind: str) -> None:
     made, folder = target(scale=5.0), bad(kind, tmp_path)
-
-    def make() -> Loop:
-        loop = loop_of(made, folder, (("", 3, 1), ("", 3, 3)))
-        loop.add([7, 8, 9, 7, 8] * 3, Sampling(max_new_tokens=40, temperature=1.0))
-        return loop
-
-    holds(make, distribution_of(made), "shaped", length=4, n=400)
+    loop = loop_of(made, folder, (("", 3, 1), ("", 3, 3)))
+    check_sampled(loop, distribution_of(made), length=4, n=400, beside=40)
 
 
 def test_p_eagle_reads_all_places_in_one_pass(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from draftwise.drafters.neural.translated import TranslatedDrafter, lm
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import drafter_suite
-from tests.distributions import exact, p_value, sample
+from tests.core.turns import loop_with
+from tests.distributions import check_distribution, exact
 from tests.effort import thorough
 from tests.exactness.test_exact_hf import distribution_of
 from tests.other_tokenizers import coarser, letters, permuted, small
@@ -75,26 +76,17 @@ TEAM: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", TEAM)
 def test_drawn_text_has_the_targets_distribution(name: str) -> None:
     sampling = Sampling(max_new_tokens=2, temperature=0.9, top_k=12)
-    law = exact(distribution_of(target_model()), PROMPT, VOCAB, 2, sampling)
-    team = {name: TEAM[name]()}
-
-    def make() -> Loop:
-        chosen = method("static-2", list(team))
-        return Loop(HFTarget(target_model()), team, chosen.policy, chosen.recorder)
-
-    assert p_value(sample(make, PROMPT, sampling, 2000, batch=100), law) > 1e-3
+    distribution = exact(distribution_of(target_model()), PROMPT, VOCAB, 2, sampling)
+    loop = loop_with(HFTarget(target_model()), {name: TEAM[name]()}, "static-2")
+    check_distribution(loop, PROMPT, sampling, 2000, distribution, batch=100)
 
 
 def test_switching_between_ways_keeps_the_distribution() -> None:
     sampling = Sampling(max_new_tokens=2, temperature=0.9, top_k=12)
-    law = exact(distribution_of(target_model()), PROMPT, VOCAB, 2, sampling)
+    distribution = exact(distribution_of(target_model()), PROMPT, VOCAB, 2, sampling)
     team = {name: make() for name, make in TEAM.items()}
-
-    def make() -> Loop:
-        chosen = method("random?arms=drafters*lengths&lengths=0,1,3", list(team))
-        return Loop(HFTarget(target_model()), team, chosen.policy, chosen.recorder)
-
-    assert p_value(sample(make, PROMPT, sampling, 2000, batch=50), law) > 1e-3
+    loop = loop_with(HFTarget(target_model()), team, "random?arms=drafters*lengths&lengths=0,1,3")
+    check_distribution(loop, PROMPT, sampling, 2000, distribution, batch=50)
 
 
 @thorough

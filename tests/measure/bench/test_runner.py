@@ -19,8 +19,8 @@ from draftwise.measure.bench.journal import FINISHED, Journal, Unit, usable
 from draftwise.measure.bench.ours import Models, Policy
 from draftwise.measure.bench.run import Progress, Runner
 from draftwise.measure.machine import Meter
-from draftwise.measure.writing import replacing, write_json
 from draftwise.policies.auto.policy import AutoPolicy
+from draftwise.writing import replacing, write_json
 from tests.cli.conftest import LETTERS
 
 from .fake import Fake, play, prompts

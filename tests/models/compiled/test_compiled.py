@@ -18,7 +18,6 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
@@ -41,9 +40,8 @@ from draftwise.models.runner.executors.inductor_cpu import (
 from draftwise.models.runner.masks import BANDED
 from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS, PackedLinear
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import written
+from tests.core.turns import group_tokens, loop_with, written
 from tests.drafters.neural.heads import random_eagle
 from tests.effort import thorough
 from tests.models.weights.test_packed import Bench
@@ -114,8 +112,7 @@ def test_greedy_text_is_the_models_own(path: Path) -> None:
     for batch in (1, 3):
         for spoil in (0.1, 1.0):  # a good drafter, and one that is never right
             team: dict[str, Any] = {"oracle": Oracle(truth, spoil)}
-            chosen = method("static-6", list(team))
-            loop = Loop(target, team, chosen.policy, chosen.recorder)
+            loop = loop_with(target, team, "static-6")
             assert written(loop, prompts(), 40, batch) == own
 
 
@@ -130,26 +127,20 @@ def test_single_tokens_are_passes_of_what_changes(path: Path, monkeypatch: pytes
         return output
 
     monkeypatch.setattr(InductorCpu, "try_run", counted)
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     waiting = loop.add(prompts()[0], Sampling(max_new_tokens=30))
     loop.step()
     for sampling in (Sampling(max_new_tokens=30), Sampling(max_new_tokens=30, temperature=1.0, seed=3)):
-        alone = Loop(HFTarget(target.runner.model), {}, chosen.policy, chosen.recorder)
+        alone = loop_with(HFTarget(target.runner.model), {}, "none")
         text = loop.add([5, 9, 11], sampling)
         while not text.done:
             loop.step([text])
-        (own,) = written(alone, [[5, 9, 11]], 30, 1) if sampling.greedy else [drawn(alone, sampling)]
+        (own,) = group_tokens(alone.run([[5, 9, 11]], sampling))
         assert text.tokens[3:] == own and steps
         steps.clear()
     while not waiting.done:
         loop.step()
     assert waiting.tokens[len(prompts()[0]) :] == own_text(target.runner.model, prompts()[0], 30)
-
-
-def drawn(loop: Loop, sampling: Sampling) -> list[int]:
-    """What the loop draws after three tokens."""
-    return [token for round in loop.run([[5, 9, 11]], sampling) for token in round.tokens]
 
 
 def test_a_compiled_drafter_changes_no_word(path: Path) -> None:
@@ -161,19 +152,17 @@ def test_a_compiled_drafter_changes_no_word(path: Path) -> None:
         texts = []
         for executor in (drafter.runner.executor, drafter.runner.eager):
             drafter.runner.executor = executor
-            chosen = method("static-4", ["lm"])
-            loop = Loop(target, {"lm": drafter}, chosen.policy, chosen.recorder)
-            texts.append([t for round in loop.run([prompts()[2]], sampling) for t in round.tokens])
+            loop = loop_with(target, {"lm": drafter}, "static-4")
+            texts.append(group_tokens(loop.run([prompts()[2]], sampling)))
         assert texts[0] == texts[1]
 
 
 def test_sampled_text_is_that_of_eager_passes(path: Path) -> None:
     texts = []
     for target in (compiled(), HFTarget(small())):
-        chosen = method("none", [])
-        loop = Loop(target, {}, chosen.policy, chosen.recorder)
+        loop = loop_with(target, {}, "none")
         sampling = Sampling(max_new_tokens=30, temperature=1.0, seed=3)
-        texts.append([t for round in loop.run(prompts(), sampling, batch=2) for t in round.tokens])
+        texts.append(group_tokens(loop.run(prompts(), sampling, batch=2)))
     assert texts[0] == texts[1]
 
 
@@ -185,32 +174,6 @@ def test_hidden_states_that_a_graph_does_not_return_need_an_eager_pass(path: Pat
     own.request_hidden_states((-1,))
     output = own.forward(PassInput(0, [[4, 5]], 2))
     assert output.info.kind == "eager" and output.hidden_states[-1].shape[:2] == (1, 2)
-
-
-def test_a_head_drafts_beside_compiled_passes(
-    free: pytest.MonkeyPatch,
-) -> None:
-    """Chains and trees, alone and in a batch; the outputs that it needs belong to the graph's name."""
-    made = model("llama", dtype=torch.float32)
-    own = [own_text(made, prompt, 30) for prompt in prompts()]
-    target = HFTarget(made)
-    without = plan_of(target.runner)
-    team: dict[str, Any] = {"eagle": EagleDrafter(random_eagle(made), target)}
-    compile_runner(target, "on")
-    kinds, forward = set[str](), target.runner.forward
-
-    def counted(given: PassInput) -> PassOutput:
-        output = forward(given)
-        kinds.add(output.info.kind)
-        return output
-
-    target.runner.forward = counted  # type: ignore[method-assign]
-    chosen = method("static-4", ["eagle"])
-    for batch, width in ((1, 1), (3, 2)):
-        team["eagle"].branches = width
-        loop = Loop(target, team, chosen.policy, chosen.recorder)
-        assert written(loop, prompts(), 30, batch) == own
-    assert kinds == {"compiled"} and target.runner.executor.plan.key != without.key  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("kind", ["eagle3", pytest.param("eagle", marks=thorough)])  # a minute each
@@ -244,9 +207,7 @@ def test_a_compiled_head_drafts_what_it_drafts_eagerly(
         team: dict[str, Any] = {"eagle": drafter}
         for batch, width in ((1, 1), (3, 1), (3, 2)):
             drafter.branches = width
-            chosen = method("static-4", ["eagle"])
-            loop = Loop(target, team, chosen.policy, chosen.recorder)
-            assert written(loop, prompts(), 30, batch) == own
+            assert written(loop_with(target, team, "static-4"), prompts(), 30, batch) == own
         drafted[is_compiled] = [(one.tokens, one.parents) for one in drafts]
     assert drafted[True] == drafted[False] and any(tokens for tokens, _ in drafted[True])
 
@@ -280,8 +241,7 @@ def test_a_short_pass_is_that_of_any_other(path: Path) -> None:
 def test_the_same_graph_runs_other_weights(path: Path) -> None:
     target = compiled(seed=4)
     own = own_text(target.runner.model, prompts()[3], 30)
-    chosen = method("none", [])
-    assert written(Loop(target, {}, chosen.policy, chosen.recorder), [prompts()[3]], 30, 1) == [own]
+    assert written(loop_with(target, {}, "none"), [prompts()[3]], 30, 1) == [own]
 
 
 def test_a_graph_that_is_wrong_is_refused(path: Path, plan: Blueprint) -> None:
@@ -417,8 +377,7 @@ def test_a_graph_is_tried_in_the_background_while_texts_wait_for_two_passes_at_m
         return output
 
     monkeypatch.setattr(ModelRunner, "forward", counted)
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     request = loop.add(prompts()[3], Sampling(max_new_tokens=60))
     loop.step()
     loop.step()
@@ -445,8 +404,7 @@ def test_a_failure_in_the_background_is_no_fault(free: pytest.MonkeyPatch) -> No
         patch.setattr(inductor_cpu, "PATIENCE", 0.0)
         target = HFTarget(small())
         compile_runner(target, "auto")
-        chosen = method("none", [])
-        loop = Loop(target, {}, chosen.policy, chosen.recorder)
+        loop = loop_with(target, {}, "none")
         assert written(loop, [prompts()[3]], 40, 1) == [own_text(target.runner.model, prompts()[3], 40)]
     assert describe_passes({"target": target}) == {"target": "eager: no compiler"}
 
@@ -497,8 +455,9 @@ def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyP
         pytest.param(torch.bfloat16, id="bfloat16", marks=thorough),
     ],
 )
-def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> HFTarget:
-    """A compiled target with all layers and its attention by our kernels; two heads share each key."""
+def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[HFTarget, EagleDrafter]:
+    """A compiled target with all layers and its attention by our kernels, and a head that reads its hidden
+    states; two heads share each key."""
     if panels.linear_kernel(request.param) is None:
         pytest.skip("no C++ compiler here")
     config = LlamaConfig(
@@ -516,35 +475,52 @@ def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> HFTarget
         patch.setattr(timing, "decided", lambda *given: heads.OURS)
         packed.pack_layers(made, lambda layers, names: PANELS)
         target = HFTarget(made)
+        without = plan_of(target.runner)
+        drafter = EagleDrafter(random_eagle(made), target)
         compile_runner(target, "on")
-    graph: Any = target.runner.executor
-    assert graph.plan.own_attention and set(graph.plan.packed.values()) == {PANELS}
-    return target
+    plan = target.runner.executor.plan  # type: ignore[attr-defined]
+    assert plan.own_attention and set(plan.packed.values()) == {PANELS}
+    assert plan.outputs and plan.key != without.key, "what the head needs belongs to the graph's name"
+    return target, drafter
 
 
-def test_with_our_kernels_greedy_text_is_that_of_plain_decoding(native: HFTarget) -> None:
-    """In float32 the model's own; in bfloat16 ties may fall otherwise there, but not between our passes."""
-    chosen = method("none", [])
-    own = written(Loop(native, {}, chosen.policy, chosen.recorder), prompts(), 40, 1)
-    if native.runner.dtype == torch.float32:
-        assert own == [own_text(native.runner.model, p, 40) for p in prompts()]
+def test_with_our_kernels_greedy_text_is_that_of_plain_decoding(
+    native: tuple[HFTarget, EagleDrafter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32 the model's own; in bfloat16 ties may fall otherwise there, but not between our passes.
+
+    The head drafts chains and trees beside compiled passes, alone and in a batch.
+    """
+    target, head = native
+    kinds, forward = set[str](), target.runner.forward
+
+    def counted(given: PassInput) -> PassOutput:
+        output = forward(given)
+        kinds.add(output.info.kind)
+        return output
+
+    monkeypatch.setattr(target.runner, "forward", counted)
+    own = written(loop_with(target, {}, "none"), prompts(), 40, 1)
+    if target.runner.dtype == torch.float32:
+        assert own == [own_text(target.runner.model, p, 40) for p in prompts()]
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
-    for batch in (1, 3):
-        for spoil in (0.1, 1.0):  # a good drafter, and one that is never right
-            team: dict[str, Any] = {"oracle": Oracle(truth, spoil)}
-            chosen = method("static-6", list(team))
-            loop = Loop(native, team, chosen.policy, chosen.recorder)
+    # A good drafter, one that is never right, and a head of random weights.
+    for drafter in (Oracle(truth, 0.1), Oracle(truth, 1.0), head):
+        for batch, head.branches in ((1, 1), (3, 2)):
+            team: dict[str, Any] = {"drafter": drafter}
+            loop = loop_with(target, team, "static-6")
             assert written(loop, prompts(), 40, batch) == own
+    assert kinds == {"compiled"}
 
 
 def test_with_our_kernels_a_draft_is_verified_with_the_very_logits_of_plain_decoding(
-    native: HFTarget,
+    native: tuple[HFTarget, EagleDrafter],
 ) -> None:
     """Bit for bit, whatever the width of the pass, after a rewind, and with another text in it."""
-    text, before, graph = [(7 * at + 5) % VOCAB for at in range(70)], 30, native.runner.executor
+    text, before, runner = [(7 * at + 5) % VOCAB for at in range(70)], 30, native[0].runner
     said = {}
     for width in (1, 2, 5, 7, 13):
-        scratch = native.runner.scratch(graph)
+        scratch = runner.scratch(runner.executor)
         for key in (0, 1):
             scratch.open(key)
         with torch.inference_mode():

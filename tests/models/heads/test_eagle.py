@@ -131,7 +131,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path, eagle3: bool) -> None:
     torch.testing.assert_close(again(tokens, states), head(tokens, states))
     torch.testing.assert_close(again.logits(states), head.logits(states))
     assert (again.ids is None) == (head.ids is None)
-    assert not list((tmp_path / "head").glob("*.tmp"))
+    assert not list((tmp_path / "head").glob("*.part"))
 
 
 def test_eagle_is_the_papers_formula(tmp_path: Path) -> None:

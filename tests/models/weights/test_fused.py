@@ -10,16 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from draftwise.core.loop import Loop
 from draftwise.models import verdicts
 from draftwise.models.weights import timing
 from draftwise.models.weights.layouts import FusedLinear, fuse, fused_groups
 from draftwise.models.weights.packed import arrange, layouts, watch_usage
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from tests.architectures.cases import Case, build
 from tests.architectures.judge import EQUAL, judge
-from tests.core.turns import written
+from tests.core.turns import loop_with, written
 from tests.targets.test_hf import Oracle, prompts
 from tests.tiny import model, own_text
 
@@ -181,8 +179,7 @@ def test_fused_layers_write_the_models_own_text(name: str, batch: int) -> None:
     truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
     for spoil in (0.1, 1.0):
         team: dict[str, Any] = {"oracle": Oracle(truth, spoil)}
-        chosen = method("static-6", list(team))
-        loop = Loop(HFTarget(made), team, chosen.policy, chosen.recorder)
+        loop = loop_with(HFTarget(made), team, "static-6")
         assert written(loop, prompts(), 40, batch) == own
 
 

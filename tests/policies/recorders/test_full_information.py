@@ -28,6 +28,7 @@ from draftwise.policies.recorders.full_information import Grading
 from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
+from tests.core.turns import loop_with
 from tests.effort import THOROUGH, some
 
 V, PROMPT = 6, [0, 1, 2, 3, 1, 2]
@@ -334,8 +335,7 @@ def test_options_that_do_not_fit_are_named(options: dict[str, Any]) -> None:
 def test_hedgespec_finds_the_best_drafter_of_a_text() -> None:
     sampling = Sampling(max_new_tokens=600, temperature=1.0)
     team = drafters()
-    chosen = method("hedgespec?length=4", list(team))
-    loop = Loop(SimTarget(TARGET, V), team, chosen.policy, chosen.recorder)
+    loop = loop_with(SimTarget(TARGET, V), team, "hedgespec?length=4")
     rounds = list(loop.run([PROMPT], sampling))
     late = [r.arm.drafter for r in rounds[len(rounds) // 2 :]]
     own = {d: len(alone(Arm(d, 4), sampling)) for d in team}

@@ -14,6 +14,7 @@ from typing import Any
 from ...policies.catalogue import default
 from ...specs import DrafterSpec
 from ...state.file import StateFile, usable
+from ...writing import write_text
 from ..follow import Follower
 from .names import is_own
 from .options import Options
@@ -72,11 +73,9 @@ class Reporter:
     def report(self) -> None:
         """Write the totals, if that is possible: they never cost a text."""
         text = json.dumps(self.follower.totals())
-        swap = self.path.with_suffix(".writing")
         with suppress(OSError):  # a full disk, or a folder that was cleared away
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
-            swap.write_text(text)
-            os.replace(swap, self.path)
+            write_text(self.path, text)
 
     def end(self) -> None:
         """Save, and remove the totals."""

@@ -18,8 +18,9 @@ from filelock import FileLock, Timeout
 
 from ...errors import UserError
 from ...inputs import parse_json
+from ...writing import replacing, write_json
 from ..results import Row
-from ..writing import check_reachable, replacing, write_json
+from ..writing import check_reachable
 
 NOTES = "state/notes.json"
 FILES = ("prompts.jsonl", "rounds.jsonl", "pieces.jsonl")

@@ -20,11 +20,11 @@ from ...generation.text import decode
 from ...inputs import once
 from ...models.threads import THREADS
 from ...policies.catalogue import method
+from ...writing import write_json
 from .. import machine
 from ..machine import Meter, judge
 from ..results import BASELINE, Row, identical, round_row, summarize
 from ..workloads import choose, encode_fitting, load
-from ..writing import write_json
 from .contender import Contender, Generation, Item, Peer, Sight, Text
 from .journal import Journal, Unit, begun_with, usable
 from .ours import Models, Policy

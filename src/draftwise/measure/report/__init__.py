@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..writing import write_text
+from ...writing import write_text
 from . import tables
 from .page import page
 from .records import Results, read, readable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..writing import replacing
+from ...writing import replacing
 from .records import Floats
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import verdicts
 from ..probe.readings import HALF, LEAST, made_up, relative_error
 from ..runner import ModelRunner, PassInput, PassOutput
+from ..runner.cache import RowCache
 from ..verdicts import save_answer, trials
 from ..weights import timing
 from .blueprint import Unfit
@@ -47,6 +48,24 @@ def try_out(runner: ModelRunner, graph: Any) -> Trial:
         clearly = "not clearly faster here" if known["ratio"] < 1.0 else "slower here"
         raise Unfit(f"compiled passes are {clearly}: {known['ratio']:.2f} times the time of eager ones")
     return float(known["ratio"])
+
+
+def probe_cache(runner: ModelRunner) -> RowCache:
+    """Return a cache after a pass of two tokens, which has shown what its layers hold.
+
+    Raises:
+        Unfit: the runner's passes differ by more than their sizes, so that one graph cannot run them.
+    """
+    if runner.stateful:
+        raise Unfit("it keeps a state that cannot rewind")
+    if not runner.guided:
+        raise Unfit("it makes its own masks")
+    if runner.rope.borders:
+        raise Unfit("its rotary frequencies depend on the text's length")
+    scratch = runner.scratch()
+    scratch.open(0)
+    scratch.forward(PassInput(0, [[0, 0]], 1, states=made_up_states(runner, 1, 2)))
+    return scratch.cache
 
 
 def compare(runner: ModelRunner, executor: Any) -> Trial:

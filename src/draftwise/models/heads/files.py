@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ...errors import DraftwiseWarning, UserError
+from ...writing import replacing, write_text
 from ..load import resolve
 
 KINDS = ("eagle", "eagle3", "peagle", "dflash", "mtp")
@@ -121,12 +122,9 @@ def write(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, T
     """Write config.json and model.safetensors, each atomically."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    spare = place / "model.safetensors.tmp"
-    save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, spare)
-    spare.replace(place / "model.safetensors")
-    spare = place / "config.json.tmp"
-    spare.write_text(json.dumps(dict(config), indent=2, sort_keys=True) + "\n")
-    spare.replace(place / "config.json")
+    with replacing(place / "model.safetensors") as part:
+        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, part)
+    write_text(place / "config.json", json.dumps(dict(config), indent=2, sort_keys=True) + "\n")
 
 
 @dataclass(frozen=True, slots=True)

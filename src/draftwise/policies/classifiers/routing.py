@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
+from ...writing import replacing
 
 FORMAT, VERSION = "draftwise-router", "1"
 FILE = "model.safetensors"
@@ -101,13 +102,8 @@ def save(router: Router, folder: str | os.PathLike[str]) -> None:
         "drafters": json.dumps(list(router.drafters)),
         "vocabulary": router.vocabulary,
     }
-    whole = Path(folder) / FILE
-    part = whole.with_name(f"{FILE}.{os.getpid()}.part")
-    try:
+    with replacing(Path(folder) / FILE) as part:
         part.write_bytes(packed(tensors, metadata=metadata))
-        part.replace(whole)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str]) -> Router:

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from ...core.drafts import Signals
 from ...core.stops import TOP
 from ...errors import UserError
+from ...writing import replacing
 
 FORMAT, VERSION = "draftwise-scorer", "1"
 INPUTS = TOP + 2
@@ -200,13 +201,8 @@ def save(scorer: Scorer, path: str | os.PathLike[str]) -> None:
     }
     if isinstance(scorer, SpecDecPlus):
         metadata["shared"] = "true" if scorer.repeat > 1 else "false"
-    whole = Path(path)
-    part = whole.with_name(f"{whole.name}.{os.getpid()}.part")
-    try:
+    with replacing(Path(path)) as part:
         part.write_bytes(packed(scorer.tensors(), metadata=metadata))
-        part.replace(whole)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str], kind: str) -> Scorer:

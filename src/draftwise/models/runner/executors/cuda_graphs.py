@@ -29,7 +29,7 @@ from ....errors import DraftwiseWarning, one_line
 from ...attention import shared_heads
 from ...compiled.blueprint import Unfit
 from ...compiled.trace import PassLayer
-from ...compiled.trial import compare, finish, made_up_states
+from ...compiled.trial import compare, finish, probe_cache
 from ...distributions import top_tokens, whole_vocabulary
 from ..drafts import (
     MOST_STEPS,
@@ -523,22 +523,14 @@ def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
     Raises:
         Unfit: the model's passes cannot be graphs.
     """
-    if runner.stateful:
-        raise Unfit("it keeps a state that cannot rewind")
-    if not runner.guided:
-        raise Unfit("it makes its own masks")
-    if runner.rope.borders:
-        raise Unfit("its rotary frequencies depend on the text's length")
     if runner.masks.late:
         raise Unfit("its masks depend on the prompt's length")
-    scratch = runner.scratch()
-    scratch.open(0)
-    scratch.forward(PassInput(0, [[0, 0]], 1, states=made_up_states(runner, 1, 2)))
-    if any(layer.more for layer in scratch.cache.rows):
+    cache = probe_cache(runner)
+    if any(layer.more for layer in cache.rows):
         raise Unfit("its cache holds more than keys and values")
     return {
         at: (layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3])
-        for at, layer in enumerate(scratch.cache.rows)
+        for at, layer in enumerate(cache.rows)
         if layer.is_initialized
     }
 

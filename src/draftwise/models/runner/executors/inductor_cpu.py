@@ -25,7 +25,7 @@ from ....core.passes import PassInfo
 from ....errors import DraftwiseWarning, UserError
 from ...compiled.blueprint import Blueprint, Unfit, blueprint, check_class, named_tensors
 from ...compiled.store import find, make
-from ...compiled.trial import finish, made_up_states, try_out
+from ...compiled.trial import finish, probe_cache, try_out
 from ...stages import announce
 from ...weights.layouts import PackedLinear
 from ..masks import BANDED
@@ -337,21 +337,13 @@ def plan_of(runner: ModelRunner) -> Blueprint:
         raise Unfit(
             f"passes are compiled on a CPU, or with compile=on for CUDA; this is {runner.device.type}"
         )
-    if runner.stateful:
-        raise Unfit("it keeps a state that cannot rewind")
-    if not runner.guided:
-        raise Unfit("it makes its own masks")
-    if runner.rope.borders:
-        raise Unfit("its rotary frequencies depend on the text's length")
-    scratch = runner.scratch()
-    scratch.open(0)
-    scratch.forward(PassInput(0, [[0, 0]], 1, states=made_up_states(runner, 1, 2)))
+    cache = probe_cache(runner)
     views: Any = runner.masks.views
     kinds = sorted(views) if isinstance(views, dict) else []
     own_hooks = runner.eager.hooks.handles if runner.eager.hooks else ()
     return blueprint(
         runner.model,
-        scratch.cache,
+        cache,
         kinds=kinds,
         keeps=runner.keeps,
         outputs=runner.layers,
