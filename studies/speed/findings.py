@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import combinations
 from pathlib import Path
 from random import Random
 
@@ -35,7 +36,7 @@ from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import bandit
 from draftwise.policies.learners.ucb import UCB1
 from studies.common.command import command, listed, start
-from studies.common.paired import Real, cell, ratio, verdict
+from studies.common.paired import DRAWS, Real, cell, ratio, verdict
 from studies.speed.baselines import Text, least, rules
 
 PAGE = "docs/explanation/findings.md"
@@ -54,6 +55,8 @@ paper and code, and both ends and the middle of the range that AdaEDL sweeps its
 
 
 DIVERGENCE, EFFICIENCY = "block-divergence", "block-efficiency"
+TOPICS = {"coding": "code", "math_reasoning": "math"}
+"""Topics of Spec-Bench's categories that are not named after them."""
 UNLEARNED = ("static", "max-confidence", "svip", "logit-margin")
 
 
@@ -147,8 +150,28 @@ class World:
         return np.array([exactly(stage, self.costs)[drafter] for stage in self.stages])
 
     def specialist(self, category: str) -> str:
-        """The model that is named after a category, else the generalist."""
-        return next((name for name in self.models if name.endswith(category)), self.model)
+        """The model that is named after a category's topic, else that for text, else the generalist."""
+        topics = TOPICS.get(category, category), "text"
+        names = [name for topic in topics for name in self.models if name.endswith(topic)]
+        return (*names, self.model)[0]
+
+    def rewards(self, name: str) -> list[Real]:
+        """MetaSD's rewards of a model's full drafts at all places of each text, for each N_max.
+
+        Block efficiency, and block divergence if the trace has overlaps, shape (2, places, N_max).
+        """
+        n, texts = self.trace.header.length, []
+        for stage in self.stages:
+            drafter, text = stage.drafters[name], np.array(stage.text)
+            spans = [
+                (at, *drafter.span(at, n)) for at in range(min(len(text) - n, stage.recording.committed))
+            ]
+            full = np.array([span[:2] for span in spans if span[2] == n], np.intp).reshape(-1, 2)
+            at, first = full.T[..., None] + np.arange(n)
+            right = (np.array(drafter.tokens)[first] == text[at]).cumprod(1)
+            shared = np.array(drafter.overlap or [0.0] * len(drafter.tokens))[first]
+            texts.append(np.array([right, shared]).cumsum(2) / np.arange(1, n + 1))
+        return texts
 
 
 def tuned(tried: Mapping[str, Real]) -> tuple[str, Real]:
@@ -249,6 +272,11 @@ def one(which: Callable[[World], str], length: int = 5) -> Callable[[World], Sid
 def generalist(world: World) -> str:
     """The first model."""
     return world.model
+
+
+def numbered(n: int, world: World) -> str:
+    """The model with a number, or the last."""
+    return world.models[: n + 1][-1]
 
 
 def own(world: World) -> Side:
@@ -402,6 +430,12 @@ def hedgespec() -> list[Claim]:
     for n in (2, 3, 5, 7):
         says = f"HedgeSpec beats UCBSpec, {n} models"
         claims.append(pair(says, "hedgespec", "ucbspec", partial(several, most=n)))
+    five = partial(several, most=5)
+    claims.append(pair("HedgeSpec beats EXP3Spec, 5 models", "hedgespec", "exp3spec", five))
+    claims.append(pair("graded every 16 tokens, UCBSpec, 5 models", "hedgespec?every=16", "ucbspec", five))
+    for n in range(5):
+        says = f"HedgeSpec with 5 models beats model {n + 1}"
+        claims.append(Claim(says, policy("hedgespec", five), one(partial(numbered, n))))
     return claims
 
 
@@ -429,17 +463,61 @@ def by_domain(world: World) -> Iterator[str]:
 
 
 def rewards(world: World) -> Iterator[str]:
-    """MetaSD's Table 2 and Figure 7: how often no token is accepted, and the halves of texts compared."""
-    for name in world.models:
-        halves = np.zeros((2, len(world.stages)))
-        places = zeros = 0
-        for i, stage in enumerate(world.stages):
-            drafter, n = stage.drafters[name], stage.recording.committed
-            right = [drafter.tokens[drafter.span(at, 1)[0]] == stage.text[at] for at in range(1, n - 1)]
-            halves[:, i] = np.mean(right[: len(right) // 2]), np.mean(right[len(right) // 2 :])
-            places, zeros = places + len(right), zeros + len(right) - sum(right)
-        later = cell(*ratio(*halves))
-        yield f"- `{name}`: zero at {100 * zeros / places:.0f} % of places; second half over first {later}"
+    """MetaSD's Table 2 and Figures 5 to 7: rewards, how often they are zero, the halves of texts.
+
+    Halves are compared for each model, and for each in proportion to the mean of all.
+    """
+    of_models = {name: world.rewards(name) for name in world.models}
+    for reward, which in ((EFFICIENCY, 0), (DIVERGENCE, 1))[: 1 + world.trace.header.overlap]:
+        values = {name: [text[which, :, -1] for text in texts] for name, texts in of_models.items()}
+        halves = np.array([[split(one) for one in texts] for texts in values.values()])
+        draw = drawn(len(world.stages))
+        later = np.divide(*(draw @ halves[..., half].mean(0) for half in (1, 0)))
+        for (name, texts), own in zip(values.items(), halves, strict=True):
+            every, relative = np.concatenate(texts), (draw @ own[:, 1]) / (draw @ own[:, 0]) / later
+            relation = cell(float(np.median(relative)), *np.quantile(relative, [0.025, 0.975]))
+            facts = f"mean {every.mean():.3f}, zero at {100 * np.mean(every == 0):.1f} % of places"
+            changes = f"second half over first {cell(*ratio(*own.T))}, in proportion {relation}"
+            yield f"- `{name}`, {reward}: {facts}; {changes}"
+        best = halves[1:].argmax(0)
+        same = 100 * np.mean(best[:, 0] == best[:, 1])
+        yield f"- {reward}: both halves have the same best specialist in {same:.0f} % of texts"
+
+
+def split(values: Real) -> list[float]:
+    """The means of both halves."""
+    return [float(half.mean()) for half in np.array_split(values, 2)]
+
+
+def drawn(prompts: int) -> Real:
+    """How often each prompt is in each bootstrap sample, shape (samples, prompts)."""
+    draw = np.random.default_rng(0).multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
+    return draw.astype(np.float64)
+
+
+def exploration(world: World) -> Iterator[str]:
+    """MetaSD's Figure 2: R of its Theorem 1, by N_max: the larger, the fewer rounds tell two drafters apart.
+
+    Squared gaps of two specialists in a text over the larger variance there, sums over texts and pairs; and
+    the share of texts where both rewards have the same best specialist.
+    """
+    rewards = [world.rewards(name) for name in specialists(world)]
+    if len(rewards) < 2:
+        return
+    means = np.array([[text.mean(1) for text in of] for of in rewards])  # (models, texts, 2, N_max)
+    spread = np.array([[text.var(1) for text in of] for of in rewards])
+    pairs = list(combinations(range(len(rewards)), 2))
+    gaps = sum((means[a] - means[b]) ** 2 for a, b in pairs)
+    noise = sum(np.maximum(spread[a], spread[b]) for a, b in pairs)
+    yield "| N_max | R, block efficiency | R, block divergence | ratio | same best |\n|---|---|---|---|---|"
+    best, draw = means.argmax(0), drawn(len(gaps))
+    for n in range(world.trace.header.length):
+        value = gaps[:, :, n].sum(0) / noise[:, :, n].sum(0)
+        both = (draw @ gaps[:, :, n]) / (draw @ noise[:, :, n])
+        low, high = np.quantile(both[:, 1] / both[:, 0], [0.025, 0.975])
+        same = 100 * np.mean(best[:, 0, n] == best[:, 1, n])
+        ratios = cell(value[1] / value[0], low, high, 2)
+        yield f"| {n + 1} | {value[0]:.4f} | {value[1]:.4f} | {ratios} | {same:.0f} % |"
 
 
 def tails(world: World) -> Iterator[str]:
@@ -495,7 +573,14 @@ def main() -> None:
         wide = _worlds(options.specialists, options.costs, options.orders)
         reward = DIVERGENCE if wide[0].trace.header.overlap else EFFICIENCY
         sections.append(("BanditSpec, with specialists", banditspec(), wide, []))
-        sections.append(("MetaSD", metasd(reward, options.router), wide, [by_domain, rewards]))
+        sections.append(
+            (
+                "MetaSD",
+                metasd(reward, options.router),
+                wide,
+                [by_domain, rewards, *[exploration][: wide[0].trace.header.overlap]],
+            )
+        )
         sections.append(("HedgeSpec", hedgespec(), wide, [tails]))
     titles = [title for title, *_ in sections]
     wanted = options.only or titles

@@ -138,10 +138,25 @@ def test_all_tables_are_made(findings: ModuleType, trace: Trace, capsys: pytest.
     assert titles == papers
     verdicts = ("| confirmed: ", "| not confirmed: ", "| reversed: ")
     rows = [line for line in lines if any(verdict in line for verdict in verdicts)]
-    assert len(rows) == 62 and all(row.count("|") == 6 for row in rows)
+    assert len(rows) == 69 and all(row.count("|") == 6 for row in rows)
     assert sum("block divergence beats" in row for row in rows) == 3  # of a trace with overlaps
     assert sum(line.startswith("- `metasd-ucb") for line in lines) == 1
-    assert sum(line.startswith("- `bad`: zero at ") for line in lines) == 1
+    for reward in ("efficiency", "divergence"):
+        assert sum(line.startswith(f"- `bad`, block-{reward}: mean 0.") for line in lines) == 1
+
+
+def test_rewards_of_the_same_drafters_by_block_divergence_tell_more(
+    findings: ModuleType, trace: Trace
+) -> None:
+    """A drafter that is right at some places: block efficiency is zero at the others, divergence never."""
+    world = findings.World(trace, COSTS, "sim", 1)
+    for name in world.models:
+        for efficiency, divergence in world.rewards(name):
+            assert efficiency.shape == divergence.shape
+            assert (divergence > 0).all() and (efficiency <= 1).all()
+    world.models = ["bad", *world.models]
+    *_, last = findings.exploration(world)
+    assert last.startswith(f"| {trace.header.length} | ") and last.endswith(" % |")
 
 
 def test_what_is_tuned_on_one_half_is_measured_on_the_other(findings: ModuleType) -> None:

@@ -59,6 +59,13 @@ class PairDrafter(HeadDrafter):
         """Free the request's row."""
         self.runner.close(request.id)
 
+    def seat(self, whole: Request, view: Request) -> None:
+        """Let a request begin with what is held of another one, whose text begins alike."""
+        super().seat(whole, view)
+        self.runner.open(view.id)
+        row, other = map(self.runner.request_ids.index, (view.id, whole.id))
+        self.runner.share(row, other, min(len(view.tokens) - 2, self.runner.cached_lengths[other]))
+
     def _catch_up(self, requests: Sequence[Request], ahead: int = 0) -> tuple[Tensor, Tensor, list[int]]:
         """Read every pair for which the target's state is known, and `ahead` pairs of the mask after it.
 

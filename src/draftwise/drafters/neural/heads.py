@@ -68,6 +68,11 @@ class HeadDrafter(ABC):
     def observe(self, request: Request, new: Sequence[int]) -> None:  # noqa: B027
         """Do nothing yet: states are read when a draft is requested."""
 
+    def seat(self, whole: Request, view: Request) -> None:
+        """Let a request begin with what is held of another one, whose text begins alike."""
+        if self.features.length(view.id) < len(view.tokens) - 1:
+            self.features.share(view.id, whole.id, len(view.tokens) - 1)
+
     @abstractmethod
     def close(self, request: Request) -> None:
         """Free what is kept for the request."""

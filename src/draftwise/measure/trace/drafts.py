@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, cycle
 from math import inf, isclose
 from random import Random
 from typing import Any
@@ -21,7 +23,7 @@ from ...errors import UserError
 from .files import FIELDS, Floats, Ints, RecordedDrafts
 
 CHUNK = 32  # tokens of the text verified in one pass
-BATCH = 16  # drafts made in one batch
+BATCH = 16  # drafts, or positions of a head, in one batch
 LONGEST = 64  # maximum matching tokens in one draft, so that a batch does not wait for one
 
 READING: Mapping[str, Stop] = {
@@ -102,6 +104,31 @@ class TextReader:
                 path.append(overlaps[node])
             paths.append(path)
         return paths
+
+    def chain_overlaps(self, chains: Sequence[tuple[int, Draft]]) -> list[list[float]]:
+        """Return the raw overlaps along chains, each with the position where it was made, in their order.
+
+        One pass reads them all, as a tree with the text as its trunk.
+        """
+        try:
+            return self._tree_overlaps(chains)
+        except UserError:  # the target cannot read trees
+            return [self._tree_overlaps([chain])[0] for chain in chains]
+
+    def _tree_overlaps(self, chains: Sequence[tuple[int, Draft]]) -> list[list[float]]:
+        from ...targets.scores import overlaps
+
+        first = chains[0][0]
+        paths = [[*self.text.tokens[first:at], *draft.tokens[:-1]] for at, draft in chains]
+        tree = merged(map(Draft.chain, paths), sum(map(len, paths)))
+        scores: Any = self.scores(first, tree)  # of a target whose hidden states are read
+        nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
+        results = []
+        for path, (_, draft) in zip(paths, chains, strict=True):
+            places = list(accumulate(path, lambda node, token: nodes[node, token], initial=-1))
+            rows = scores.logits[[place + 1 for place in places[len(places) - len(draft.tokens) :]]]
+            results.append(overlaps(draft, rows) if draft.tokens else [])
+        return results
 
     def chunks(self, upto: int) -> list[Scores]:
         """Return its scores of the text itself, and close the request."""
@@ -201,6 +228,10 @@ def _ask(
 
 def _draft_one(drafter: Drafter, job: Job) -> Draft:
     (draft,) = drafter.draft([job])
+    return _checked(draft)
+
+
+def _checked(draft: Draft) -> Draft:
     if draft.dist is not None or not draft.is_chain:
         raise UserError("it draws its tokens or drafts trees, where a trace needs one chain")
     return draft
@@ -351,10 +382,7 @@ def _draft_spans(
     drafts = [next(answers) if n > 0 else Draft() for n in lengths]
     for view, draft in zip(views, drafts, strict=True):
         drafter.close(view)
-        if draft.dist is not None or not draft.is_chain:
-            raise UserError(
-                "it draws its tokens or drafts trees, where a greedy trace needs its most likely chain"
-            )
+        _checked(draft)
     return drafts
 
 
@@ -378,38 +406,96 @@ def _share_cache(drafter: Any, whole: Request, views: Sequence[Request]) -> None
 # -- heads ----------------------------------------------------------------------------------------------
 
 
-def record_head(
-    drafter: Drafter, text: Text, length: int, ids: Iterator[int], target: Target, *, overlap: bool
-) -> tuple[RecordedDrafts, Given | None]:
-    """Record the drafts that a head makes from the target's hidden states at each position.
+@dataclass(slots=True)
+class HeadDrafts:
+    """One head's drafts of a text, as they are recorded from left to right."""
 
-    A later token is drafted from the head's own states, so each position has a draft of its own. The first
-    has none: before the target has read the prompt there are no states.
+    start: Ints
+    count: Ints
+    hint: Floats
+    columns: Columns = field(default_factory=Columns)
+    given: Given | None = None
+
+    def add(self, at: int, draft: Draft, overlaps: Sequence[float] = ()) -> None:
+        """Append the draft made at a position."""
+        self.start[at] = self.columns.add(draft, overlaps)
+        self.count[at] = np.minimum(np.arange(1, self.count.shape[1] + 1), len(draft.tokens))
+
+
+def record_heads(
+    drafters: Mapping[str, Any], text: Text, length: int, ids: Iterator[int], target: Target, *, overlap: bool
+) -> dict[str, tuple[RecordedDrafts, Given | None]]:
+    """Record the drafts that heads make from the target's hidden states at each position.
+
+    A later token is drafted from the head's own states, so each position has a draft of its own; those of
+    `BATCH` positions are made in one batch. The first has none: before the target has read the prompt there
+    are no states.
     """
-    reader, flat, n = TextReader(target, text, ids), Columns(), text.committed
+    if not drafters:
+        return {}
+    reader, n = TextReader(target, text, ids), text.committed
     for at in (*range(0, n, CHUNK), n):
         reader.scores(at, Draft())
-    request, given, drafts = reader.request, None, [Draft()]
-    drafter.observe(request, text.prompt)
-    start, count = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
-    hint = np.zeros(n)
-    for at in range(1, n):
-        view = replace(request, tokens=text.prompt + text.tokens[:at])
-        longest = min(length, text.budget - 1 - at)
-        job = Job(view, longest, READ_ALL, rows=overlap)
-        draft = _draft_one(drafter, job) if longest > 0 else Draft()
-        hint[at] = drafter.hint(view)
-        given = given or (find_given(drafter, view, longest) if draft.tokens else None)
-        count[at] = np.minimum(np.arange(1, length + 1), len(draft.tokens))
-        drafts.append(draft)
-    drafter.close(request)
-    reader.close()
+    whole, recorded = reader.request, dict[str, HeadDrafts]()
+    for name, drafter in drafters.items():
+        with named_errors(name):
+            _draft_one(drafter, Job(whole, 1))  # reads the whole text
+        tables = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
+        recorded[name] = HeadDrafts(*tables, np.zeros(n))
     scored = TextReader(target, text, ids) if overlap else None
-    for at, draft in enumerate(drafts):
-        start[at] = flat.add(draft, scored.scores(at, draft).overlaps() if scored and draft.tokens else ())
-    if scored:
-        scored.close()
-    return flat.table(start, count, hint), given
+    for first in range(1, n, BATCH):
+        views = [text.request(next(ids), at) for at in range(first, min(first + BATCH, n))]
+        for view in views:
+            target.open(view)
+        drafts = []
+        for name, drafter in drafters.items():
+            with named_errors(name):
+                drafts.append(_draft_views(drafter, whole, views, length, recorded[name], rows=overlap))
+        for view in views:
+            target.close(view)
+        chains = [(at, draft) for at, of in enumerate(zip(*drafts, strict=True), first) for draft in of]
+        overlaps = scored.chain_overlaps(chains) if scored else [()] * len(chains)
+        for name, (at, draft), along in zip(cycle(drafters), chains, overlaps, strict=False):
+            with named_errors(name):
+                recorded[name].add(at, draft, along)
+    for one in (reader, scored):
+        if one:
+            one.close()
+    for drafter in drafters.values():
+        drafter.close(whole)
+    return {name: (d.columns.table(d.start, d.count, d.hint), d.given) for name, d in recorded.items()}
+
+
+def _draft_views(
+    drafter: Any, whole: Request, views: Sequence[Request], length: int, recorded: HeadDrafts, *, rows: bool
+) -> list[Draft]:
+    """Draft at the end of each view of a text that the head has read."""
+    jobs = []
+    for view in views:
+        drafter.seat(whole, view)
+        drafter.observe(view, view.tokens)
+        recorded.hint[view.position] = drafter.hint(view)
+        if (longest := min(length, view.remaining - 1)) > 0:
+            jobs.append(Job(view, longest, READ_ALL, rows=rows))
+    drafts = drafter.draft(jobs) if jobs else []
+    for job, draft in zip(jobs, map(_checked, drafts), strict=True):
+        if recorded.given is None and draft.tokens:
+            recorded.given = find_given(drafter, job.request, job.length)
+    for view in views:
+        drafter.close(view)
+    return [*drafts, *[Draft()] * (len(views) - len(jobs))]  # those at the budget's end are the last
+
+
+@contextmanager
+def named_errors(name: str) -> Iterator[None]:
+    """Turn any error of a drafter into a UserError that names it."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"drafter {name}: {error}; leave it out of --drafters") from None
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"drafter {name} failed ({reason}): leave it out of --drafters") from error
 
 
 # -- models on sampled texts ----------------------------------------------------------------------------

@@ -21,7 +21,16 @@ from ...policies.catalogue import method
 from ..machine import Meter, describe
 from ..writing import write_json
 from .costs import Costs, costs_json, measure_costs, read_costs
-from .drafts import Given, Text, TextReader, record_grades, record_head, record_lookup, record_model
+from .drafts import (
+    Given,
+    Text,
+    TextReader,
+    named_errors,
+    record_grades,
+    record_heads,
+    record_lookup,
+    record_model,
+)
 from .files import (
     Header,
     RecordedDrafts,
@@ -179,7 +188,13 @@ class Recorder:
         if not header.greedy:
             scores = TextReader(self.target, text, self.ids).chunks(len(text.tokens))
             text = replace(text, scores=scores)
-        recorded = {name: self._record(name, drafter, text) for name, drafter in self.drafters.items()}
+        heads = {name: drafter for name, drafter in self.drafters.items() if isinstance(drafter, Waiter)}
+        recorded = record_heads(heads, text, header.length, self.ids, self.target, overlap=header.overlap)
+        recorded |= {
+            name: self._record(name, drafter, text)
+            for name, drafter in self.drafters.items()
+            if name not in heads
+        }
         return Recording(
             name=prompt.name,
             category=prompt.category,
@@ -208,19 +223,11 @@ class Recorder:
     def _record(self, name: str, drafter: Drafter, text: Text) -> tuple[RecordedDrafts, Given | None]:
         target = self.target if self.header.overlap else None
         length, is_grader = self.header.length, self.header.drafters[name]
-        try:
-            if isinstance(drafter, Waiter):
-                overlap = self.header.overlap
-                return record_head(drafter, text, length, self.ids, self.target, overlap=overlap)
+        with named_errors(name):
             if is_grader and not self.header.greedy:
                 return record_grades(drafter, text, length, self.ids)
             make = record_model if is_grader else record_lookup
             return make(drafter, text, length, self.ids, target=target)
-        except UserError as error:
-            raise UserError(f"drafter {name}: {error}; leave it out of --drafters") from None
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise UserError(f"drafter {name} failed ({reason}): leave it out of --drafters") from error
 
 
 def write_text(target: Target, prompt: Sequence[int], sampling: Sampling, *, beyond: int) -> Text:
