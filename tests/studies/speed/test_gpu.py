@@ -16,6 +16,7 @@ import torch
 from draftwise.errors import UserError
 from studies.common import gpu_bench, parts
 from studies.common.parts import Row, print_rows, run_part, write_rows
+from studies.exactness.law import two_samples
 from studies.speed import gpu
 
 ROOT = Path(__file__).parents[3]
@@ -53,9 +54,9 @@ def test_a_part_runs_on_a_cpu_and_leaves_its_rows_in_the_file(tmp_path: Path) ->
 def test_samples_of_one_law_and_of_two() -> None:
     rng = Random(0)
     draws = [Counter(rng.choices(range(6), [1, 2, 3, 4, 5, w], k=900)) for w in (6, 6, 1)]
-    statistic, freedom, p = gpu.two_samples(draws[0], draws[1])
+    statistic, freedom, p = two_samples(draws[0], draws[1])
     assert freedom == 6 and statistic < 15 and p > 0.01
-    assert gpu.two_samples(draws[0], draws[2])[2] < 1e-3
+    assert two_samples(draws[0], draws[2])[2] < 1e-3
 
 
 CHILD = """
