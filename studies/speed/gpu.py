@@ -43,7 +43,7 @@ from studies.common.command import command, listed, numbers, start
 from studies.common.gpu_bench import Bench, Part, device_name
 from studies.common.parts import Row, Step, print_rows, run_part, write_rows
 from studies.common.prompts import spread
-from studies.exactness.law import third_tokens, two_samples
+from studies.exactness.sampled import third_tokens, two_samples
 
 PAGE = "docs/explanation/pass-costs.md"
 POLICIES = ("none", "auto", "static-8?drafter=ngram", "static-4", "static-16?drafter=suffix")

@@ -16,7 +16,7 @@ import torch
 from draftwise.errors import UserError
 from studies.common import gpu_bench, parts
 from studies.common.parts import Row, print_rows, run_part, write_rows
-from studies.exactness.law import two_samples
+from studies.exactness.sampled import two_samples
 from studies.speed import gpu
 
 ROOT = Path(__file__).parents[3]

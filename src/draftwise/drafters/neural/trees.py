@@ -76,7 +76,7 @@ class Tree:
         self._go_on(found, [above[node] for node in found], rows)
 
     def take(self, level: TreeLevel) -> None:
-        """Add a depth whose tokens were found on the device; go on from the nodes that were read there."""
+        """Add a depth whose tokens were found on the device; continue from the nodes that were read there."""
         new = self._add(level.values, level.tokens, self.places)
         pairs = [(new[at], place) for place, at in enumerate(level.picked) if at in new]
         self.places = [place for _, place in pairs]

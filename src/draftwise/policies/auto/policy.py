@@ -293,11 +293,12 @@ class AutoPolicy:
     def _tree(
         self, i: int, curve: Sequence[float], reading: float, chain: Offer, room: int, rate: float
     ) -> Candidate:
-        """Return a head's best tree; one of unknown cost is taken to cost what a chain does."""
+        """Return a head's best tree; of unknown cost it is taken to cost a chain, with half of all nodes."""
         price = self.draft_price(i, self.width)
+        width = 0.5 * self.width if price.trial else price.width
         start, each = (chain.start, chain.each) if price.trial else price(1)
-        survival = self.siblings[i].survival(curve)[: max(1, int(room / price.width))]
-        extra = self._extra(price.width, DEEPEST)
+        survival = self.siblings[i].survival(curve)[: max(1, int(room / width))]
+        extra = self._extra(width, DEEPEST)
         offer = Offer(i, survival, start + (0.0 if price.trial else reading), each, extra)
         best = offer.best(rate, self.depths)
         best.width, best.trial = self.width, price.trial > 0

@@ -196,7 +196,7 @@ class AutoRecorder:
             price = policy.draft_price(i, width)
             for _, _, drafted, depth in mine:
                 if depth:
-                    share = 0.1 if price.width > 1.0 else 1.0  # the first tree shows that it makes trees
+                    share = 0.1 if price.width > 1.0 and not price.trial else 1.0  # the first trees show it
                     price.width += share * (drafted / depth - price.width)
             unread = 0
             if i not in self.lookups:

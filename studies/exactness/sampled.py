@@ -1,6 +1,6 @@
-"""Whether sampled tokens keep the target's law: drafts against none, by chi-square.
+"""Whether sampled tokens keep the target's distribution: drafts against none, by chi-square.
 
-    python -m studies.exactness.law --drafters eagle:zoo:smollm2-eagle3 --policies static-3,auto
+    python -m studies.exactness.sampled --drafters eagle:zoo:smollm2-eagle3 --policies static-3,auto
 
 The third token of texts at temperature 1, each with a seed of its own, 32 at once: after a draft of two
 tokens or more it is drawn by acceptance or from what a rejection leaves. Counted are tokens that were seen at
