@@ -174,7 +174,7 @@ def test_a_policy_that_fails_ends_the_replay(trace: Trace, monkeypatch: pytest.M
     loop, stages = Replay(trace, made, COSTS), [ReplayState(one) for one in trace]
     assert list(loop.replay(stages[0]))
 
-    def broken(*given: object) -> None:
+    def broken(*given: object, **named: object) -> None:
         raise IndexError("out of range")
 
     monkeypatch.setattr(AutoPolicy, "spent", broken)
