@@ -233,6 +233,8 @@ def test_the_first_trees_of_a_head_are_trials_and_no_chain_learns_from_their_sig
     policy = taught()
     decision = policy.choose(Context(), Random(0))
     assert policy.arms[decision.arm] == Arm("eagle:a", 1, WIDTH) and policy.trial
+    policy.texts[0].samples = True
+    assert policy.arms[policy.choose(Context(), Random(0)).arm].width == 1, "its nodes are not sampled"
     signals = tuple(Signals(0.0, 0.0, 0.0, 0.5) for _ in range(4))
     policy.learn(Feedback(0, decision, (Outcome(decision.arm, 1, 4, signals=signals),)))
     assert policy.calibrations[0].seen == 0.0, "its siblings are no later tokens"
@@ -330,8 +332,11 @@ def test_the_best_node_is_drafted_whatever_it_costs_and_a_depth_must_pay_for_the
 class Forced(AutoPolicy):
     """Drafts trees only, with the stop rule that `auto` has for them."""
 
+    sampled: set[tuple[bool, bool]]  # whether a text has tokens, and is known to be sampled
+
     def choose(self, context: Context, rng: Random) -> Decision:
         decision = super().choose(context, rng)
+        self.sampled.add((context.position > 0, self.texts[context.request].samples))
         if 0 in self.trees and HEAD not in context.unavailable:
             rule = Stop("gain", 0.05 * (context.position % 4), self.calibrations[0], deeper=0.1)
             decision = replace(decision, arm=self.index[0, WIDTH, 1 + context.position % 4], stops=(rule,))
@@ -346,12 +351,14 @@ def test_texts_are_the_targets_own(good: bool, temperature: float) -> None:
     head = trained_eagle(made, eagle3=True) if good else random_eagle(made, eagle3=True)
     reads = HFTarget(made, chunk=8)
     policy = Forced(*team([HEAD], (1, 2, 3, 4)))
+    policy.sampled = set()
     loop = Loop(reads, {HEAD: EagleDrafter(head, reads)}, policy, AutoRecorder(policy))
     texts, kinds = dict[int, list[int]](), Counter[bool]()
     for one in loop.run(prompts(), Sampling(max_new_tokens=40, temperature=temperature)):
         texts.setdefault(one.request, []).extend(one.tokens)
         assert not one.fault
         kinds[one.drafted > 0] += 1
+    assert policy.sampled == {(False, False), (True, temperature > 0.0)}
     assert policy.trees and kinds[True] > kinds[False]
     assert all(len(text) == 40 for text in texts.values()) and policy.siblings[0].missed > 0.0
     if not temperature:

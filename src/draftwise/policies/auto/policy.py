@@ -35,12 +35,14 @@ class Text:
         matched: whether any lookup had a match there.
         read: the tokens of the text that each model has read, of those that have read any.
         written: the tokens of the answer.
+        samples: whether its tokens are sampled, as the first round shows.
     """
 
     contexts: list[int]
     matched: bool = False
     read: dict[int, int] = field(default_factory=dict)
     written: int = 0
+    samples: bool = False
 
 
 @dataclass(slots=True)
@@ -57,8 +59,9 @@ class AutoPolicy:
 
     `looks_up` says which drafters are lookups, known by their drafts; the recorder corrects it in the first
     round. `cascades` maps each cascade to the drafter that begins its drafts; they are weighed where a plain
-    pass takes `cascades_from` seconds. `trees` maps each drafter that may draft trees, for single requests,
-    to the place of their prices behind those of all chains. `reasons`, if it is a list, gets an entry for
+    pass takes `cascades_from` seconds. `trees` maps each drafter that may draft trees, for single greedy
+    requests, to the place of their prices behind those of all chains: nodes of a tree are not sampled, so
+    that a sampled chain's chances say little of them. `reasons`, if it is a list, gets an entry for
     each choice.
     """
 
@@ -276,7 +279,7 @@ class AutoPolicy:
             start, each = price(1)
             offers[i] = Offer(i, curve[: max(1, int(room / price.width))], start + reading, each, extra)
             candidates.append(offers[i].best(rate, self.lengths))
-            if i in self.trees and curve:
+            if i in self.trees and curve and not text.samples:
                 candidates.append(self._tree(i, curve, reading, offers[i], room, rate))
         if self.cascades and passes(1) >= self.cascades_from:
             for i, first in self.cascades.items():

@@ -142,7 +142,8 @@ class AutoRecorder:
         if self.models:
             self._grade(pairs, windows, graders)
         for seen, _ in pairs:
-            policy.texts[seen.request.id].written = seen.request.position
+            text = policy.texts[seen.request.id]
+            text.written, text.samples = seen.request.position, not seen.request.sampling.greedy
         return [
             Feedback(
                 seen.request.id,
