@@ -32,21 +32,21 @@ from studies.common.command import command, listed, numbers, start
 PAGE = "docs/explanation/auto-measured.md"
 
 
-class Counts(NamedTuple):
-    """Of every prompt, the rounds of one setting: drafted nodes, their depth, and written tokens."""
+class Text(NamedTuple):
+    """The answer to one prompt: seconds, and drafted nodes, their depth and written tokens of each round."""
 
-    name: str
-    texts: list[list[tuple[int, int, int]]]
+    seconds: float
+    rounds: list[tuple[int, int, int]]
 
-    def totals(self, costs: Costs, head: str) -> list[tuple[int, float]]:
-        """Tokens and seconds of every prompt."""
-        return [
-            (
-                sum(tokens for *_, tokens in text),
-                sum(seconds(costs, head, nodes, depth) + costs.target(1 + nodes) for nodes, depth, _ in text),
-            )
-            for text in self.texts
-        ]
+    @property
+    def tokens(self) -> int:
+        """Its length."""
+        return sum(tokens for *_, tokens in self.rounds)
+
+    def priced(self, costs: Costs, head: str) -> float:
+        """Seconds by another table, where the drafts do not depend on it."""
+        pairs = [(nodes, depth) for nodes, depth, _ in self.rounds]
+        return sum(seconds(costs, head, nodes, depth) + costs.target(1 + nodes) for nodes, depth in pairs)
 
 
 def seconds(costs: Costs, drafter: str, nodes: int, depth: int) -> float:
@@ -73,24 +73,24 @@ class PricedPool(DrafterPool):
         for name, mine in jobs.items():
             for i, _ in mine:
                 spent[i] = seconds(self.costs, name, len(drafts[i].tokens), depth_of(drafts[i]))
-        self.made = drafts
+        self.latest = drafts
         return drafts, spent
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
         before = self.graded_seconds
-        made = super().grade(name, jobs)
+        grades = super().grade(name, jobs)
         self.graded_seconds = before + self.costs.of(name.partition("?")[0]).grade
-        return made
+        return grades
 
     def guess(self, *args: Any) -> Any:
         before = self.graded_seconds
-        made = super().guess(*args)
+        tokens = super().guess(*args)
         self.graded_seconds = before
-        return made
+        return tokens
 
 
-def play(args: Any, policy: str, costs: Costs) -> list[tuple[int, float, Counts]]:
-    """Decode all prompts one after the other; tokens, seconds and rounds of each."""
+def play(args: Any, policy: str, costs: Costs) -> list[Text]:
+    """Decode all prompts one after the other."""
     head = args.head
     names = [head, *args.beside]
     decoder = Decoder.from_pretrained(
@@ -100,22 +100,22 @@ def play(args: Any, policy: str, costs: Costs) -> list[tuple[int, float, Counts]
     drafters = dict(decoder.loop.pool.drafters)
     pool = PricedPool(drafters, vocab_size=decoder.loop.target.vocab_size)
     pool.costs = costs
-    clock: Any = PricedClock(costs, pool, 0.0)  # type: ignore[arg-type]
+    clock = PricedClock(costs, pool, 0.0)
     loop = Loop(decoder.loop.target, pool, chosen.policy, chosen.recorder, clock=clock)
     texts = []
     for question in spec_bench()[:: args.every]:
         prompt, rows, whole = decoder.encode(question.text), list[tuple[int, int, int]](), 0.0
         for round in loop.run([prompt], Sampling(max_new_tokens=args.tokens, eos=decoder.eos)):
-            rows.append((round.drafted, depth_of(pool.made[0]) if round.drafted else 0, len(round.tokens)))
+            rows.append((round.drafted, depth_of(pool.latest[0]) if round.drafted else 0, len(round.tokens)))
             whole += round.seconds.total
-        texts.append((sum(row[2] for row in rows), whole, Counts(policy, [rows])))
+        texts.append(Text(whole, rows))
     return texts
 
 
-def interval(some: Sequence[tuple[int, float]], other: Sequence[tuple[int, float]]) -> str:
+def interval(some: Sequence[Text], other: Sequence[Text]) -> str:
     """The ratio of two speeds, and its middle 95 % over resampled prompts."""
     rng, n = np.random.default_rng(0), len(some)
-    a, b = np.array([pair[:2] for pair in some]), np.array([pair[:2] for pair in other])
+    a, b = (np.array([(text.tokens, text.seconds) for text in texts]) for texts in (some, other))
     ratios = []
     for pick in [np.arange(n), *rng.integers(0, n, (2000, n))]:
         (x, s), (y, t) = a[pick].sum(0), b[pick].sum(0)
@@ -137,31 +137,29 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     args = parser.parse_args()
     tables, head = [read_costs(name) for name in args.costs], args.head
-    rows = []
-    for width in args.widths:
-        for length in args.lengths:
-            one = vars(args) | {"head": head if width == 1 else f"{head}?width={width}", "beside": []}
-            policy = f"static?length={length}"
-            texts = [counts.texts[0] for *_, counts in play(type(args)(**one), policy, tables[0])]
-            rows.append(Counts(f"{length} deep, {width} wide", texts))
     print("| draft | nodes a round | tokens a round |", *(f"{name} |" for name in args.costs))
     print("|---" * (3 + len(tables)) + "|")
-    for row in rows:
-        nodes, tokens = (fmean(one[k] for text in row.texts for one in text) for k in (0, 2))
-        cells = []
-        for costs in tables:
-            written, spent = np.array(row.totals(costs, head)).sum(0)
-            cells.append(f"{written / spent * costs.target(1):.3f}")
-        print(f"| {row.name} | {nodes:.1f} | {tokens:.3f} |", " | ".join(cells), "|", flush=True)
-    for name, costs in zip(args.costs, tables, strict=True):
-        chains, wide = (play(args, policy, costs) for policy in ("auto?width=1", "auto"))
-        speeds = [
-            sum(t for t, *_ in one) / sum(s for _, s, _ in one) * costs.target(1) for one in (chains, wide)
-        ]
-        gain = interval([one[:2] for one in wide], [one[:2] for one in chains])
+    for length, width in ((length, width) for width in args.widths for length in args.lengths):
+        name = head if width == 1 else f"{head}?width={width}"
+        one = type(args)(**vars(args) | {"head": name, "beside": []})
+        texts = play(one, f"static?length={length}", tables[0])
+        rounds = [row for text in texts for row in text.rounds]
+        nodes, tokens = fmean(row[0] for row in rounds), fmean(row[2] for row in rounds)
+        written = sum(text.tokens for text in texts)
+        spent = [sum(text.priced(costs, head) for text in texts) for costs in tables]
+        cells = [f"{written / s * costs.target(1):.3f}" for s, costs in zip(spent, tables, strict=True)]
         print(
-            f"{name}: auto {speeds[0]:.3f} of plain without trees, {speeds[1]:.3f} with, {gain}", flush=True
+            f"| {length} deep, {width} wide | {nodes:.1f} | {tokens:.3f} |",
+            " | ".join(cells),
+            "|",
+            flush=True,
         )
+    for name, costs in zip(args.costs, tables, strict=True):
+        chains, trees = (play(args, policy, costs) for policy in ("auto?width=1", "auto"))
+        speeds = [sum(t.tokens for t in one) / sum(t.seconds for t in one) for one in (chains, trees)]
+        less, more = (f"{speed * costs.target(1):.3f}" for speed in speeds)
+        gain = interval(trees, chains)
+        print(f"{name}: auto {less} of plain without trees, {more} with, {gain}", flush=True)
 
 
 if __name__ == "__main__":

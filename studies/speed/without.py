@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 from draftwise.core.arms import NEVER, Context, Stop
 from draftwise.core.outcomes import Feedback, RoundCost
@@ -51,15 +52,10 @@ class Without(AutoPolicy):
         self.late = [*(self.late or ()), lambda: super(Without, self).learn(feedback)]
 
     def spent(
-        self,
-        cost: RoundCost,
-        rounds: Mapping[int, tuple[float, int]],
-        reading: float,
-        *,
-        has_tree: bool = False,
+        self, cost: RoundCost, rounds: Mapping[int, tuple[float, int]], *rest: Any, **named: Any
     ) -> None:
         if "at once" not in self.missing:
-            super().spent(cost, rounds, reading, has_tree=has_tree)
+            super().spent(cost, rounds, *rest, **named)
             return
         for teach in self.late or ():  # of the round before
             teach()
@@ -70,7 +66,7 @@ class Without(AutoPolicy):
             for request, matched in now.items():
                 if request in self.texts:
                     self.texts[request].matched = matched
-            super(Without, self).spent(cost, rounds, reading, has_tree=has_tree)
+            super(Without, self).spent(cost, rounds, *rest, **named)
             for request, matched in after.items():
                 self.texts[request].matched = matched
 

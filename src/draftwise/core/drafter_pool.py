@@ -184,8 +184,8 @@ class DrafterPool:
     def drafts_trees(self, name: str) -> bool:
         """Return whether a drafter drafts a chain or, for a wider arm, a tree."""
         try:
-            asked: Any = self.drafters.get(name)
-            return bool(asked.drafts_trees())
+            drafter: Any = self.drafters.get(name)
+            return bool(drafter.drafts_trees())
         except Exception:  # it has no such method, or another's failed
             return False
 

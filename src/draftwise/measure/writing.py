@@ -7,9 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from ..errors import UserError
-from ..writing import replacing, write_json, write_text
-
-__all__ = ["check_reachable", "make_folder", "refuse_benchmark", "replacing", "write_json", "write_text"]
 
 
 def make_folder(out: Path) -> None:

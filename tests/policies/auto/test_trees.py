@@ -300,9 +300,9 @@ def test_what_is_left_out_of_the_nodes_read_on_the_device_does_not_move_the_othe
     """Of paths (1, 3) and (2, 5) the device reads the likelier one first, which is calibrated to be worse."""
     request = Request(0, [1], 1, Sampling(), Random(0), Random(0))
     tree = Tree(Job(request, 3, (Stop("gain", 0.17, Calibration(slope=0.5)),), 4), 2)
-    tree.take(TreeLevel([[1, 2]], [[log(0.9), log(0.3)]], [0, 1]))
-    tree.take(TreeLevel([[3, 4], [5, 6]], [[log(0.1), log(0.01)], [log(0.35), log(0.01)]], [2, 0]))
-    tree.take(TreeLevel([[7, 9], [8, 9]], [[log(0.99), log(0.01)], [log(0.99), log(0.01)]], [0, 2]))
+    tree.add_level(TreeLevel([[1, 2]], [[log(0.9), log(0.3)]], [0, 1]))
+    tree.add_level(TreeLevel([[3, 4], [5, 6]], [[log(0.1), log(0.01)], [log(0.35), log(0.01)]], [2, 0]))
+    tree.add_level(TreeLevel([[7, 9], [8, 9]], [[log(0.99), log(0.01)], [log(0.99), log(0.01)]], [0, 2]))
     assert [tree.path(node) for node in range(len(tree.tokens))] == [[1], [2], [1, 3], [1, 3, 8]]
 
 

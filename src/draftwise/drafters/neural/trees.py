@@ -48,8 +48,8 @@ class Tree:
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)  # under the rule `gain`, of each node
-    probs: list[float] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)  # calibrated, under the rule `gain`; else 1
+    signals: list[Signals] = field(default_factory=list)  # under that rule
     frontier: list[int] = field(default_factory=lambda: [-1])
     above: list[int] = field(
         default_factory=list
@@ -70,37 +70,42 @@ class Tree:
     def grow(self, rows: Tensor) -> None:
         """Add the most likely tokens after each frontier node: raw logits, shape (frontier, vocabulary)."""
         best = rows.float().log_softmax(-1).topk(min(self.top, self.most, rows.shape[-1]))
-        new = self._add(best.values.tolist(), best.indices.tolist(), range(len(self.frontier)))
-        found = sorted(new.values(), key=lambda node: (-self.scores[node], node))[: self.top]
-        above = {node: place // best.values.shape[1] for place, node in new.items()}
-        self._go_on(found, [above[node] for node in found], rows)
+        nodes = self._add(best.values.tolist(), best.indices.tolist(), range(len(self.frontier)))
+        above = {node: place // best.values.shape[1] for place, node in nodes.items()}
+        frontier = sorted(above, key=lambda node: (-self.scores[node], node))[: self.top]
+        self._read_next(frontier, [above[node] for node in frontier], rows)
 
-    def take(self, level: TreeLevel) -> None:
+    def add_level(self, level: TreeLevel) -> None:
         """Add a depth whose tokens were found on the device; continue from the nodes that were read there."""
-        new = self._add(level.values, level.tokens, self.places)
-        pairs = [(new[at], place) for place, at in enumerate(level.picked) if at in new]
-        self.places = [place for _, place in pairs]
-        self._go_on([node for node, _ in pairs], [], None)
+        nodes = self._add(level.values, level.tokens, self.places)
+        frontier = {nodes[at]: place for place, at in enumerate(level.picked) if at in nodes}
+        self.places = [*frontier.values()]
+        self._read_next([*frontier], [], None)
 
     def _add(
         self, values: Sequence[Sequence[float]], tokens: Sequence[Sequence[int]], places: Sequence[int]
     ) -> dict[int, int]:
         """Add tokens after each frontier node, whose own are at these places; returns the nodes by theirs."""
-        rule, new, width = self.job.stop_at(self.depth), dict[int, int](), len(tokens[0])
+        rule, nodes, width = self.job.stop_at(self.depth), dict[int, int](), len(tokens[0])
         for place, parent in zip(places, self.frontier, strict=True):
-            score = self.scores[parent] if parent >= 0 else 0.0
+            score, above = (self.scores[parent], self.chances[parent]) if parent >= 0 else (0.0, 1.0)
             for rank, (value, token) in enumerate(zip(values[place], tokens[place], strict=True)):
                 if value <= -1e30:  # -inf: a token outside the drafter's vocabulary
                     break
-                if rule.rule == "gain" and not self._pays(rule, parent, exp(value)):
-                    break  # nor do the less likely ones
-                new[place * width + rank] = len(self.tokens)
+                chance = above
+                if rule.rule == "gain":
+                    chance *= rule.scorer.score(Signals(0.0, 0.0, 0.0, exp(value)))
+                    if chance < rule.threshold and self.tokens:
+                        break  # nor do the less likely ones pay
+                    self.signals.append(Signals(0.0, 0.0, 0.0, exp(value)))
+                nodes[place * width + rank] = len(self.tokens)
+                self.chances.append(chance)
                 self.tokens.append(token)
                 self.parents.append(parent)
                 self.scores.append(score + value)
-        return new
+        return nodes
 
-    def _go_on(self, frontier: list[int], above: list[int], rows: Tensor | None) -> None:
+    def _read_next(self, frontier: list[int], above: list[int], rows: Tensor | None) -> None:
         """Read these nodes next, unless the tree is complete."""
         self.frontier, self.above = frontier, above
         self.depth += 1
@@ -133,18 +138,9 @@ class Tree:
         best = sorted(self._best())
         where = {node: place for place, node in enumerate(best)} | {-1: -1}
         tokens, parents = [self.tokens[i] for i in best], [where[self.parents[i]] for i in best]
-        signals = [Signals(0.0, 0.0, 0.0, self.probs[i]) for i in best] if self.probs else []
-        return Draft(tuple(tokens), tuple(parents), signals=tuple(signals))
-
-    def _pays(self, rule: Stop, parent: int, probability: float) -> bool:
-        """Return whether a new node's chance is worth its price; if so, it is noted."""
-        above = self.chances[parent] if parent >= 0 else 1.0
-        chance = above * rule.scorer.score(Signals(0.0, 0.0, 0.0, probability))
-        if chance < rule.threshold and self.chances:
-            return False
-        self.chances.append(chance)
-        self.probs.append(probability)
-        return True
+        return Draft(
+            tuple(tokens), tuple(parents), signals=tuple(self.signals[i] for i in best if self.signals)
+        )
 
     def _best(self) -> list[int]:
         return sorted(range(len(self.tokens)), key=lambda node: (-self.scores[node], node))[: self.most]
@@ -184,15 +180,14 @@ def draft_trees_at_once(
     if len(sizes) > 1 or reads_rows:
         return None
     ((depth, top),) = sizes
-    size = logits.shape[-1]
-    given = TreeInput(logits, states, depth, min(top, size), size, size, ids)
+    given = TreeInput(logits, states, depth, min(top, logits.shape[-1]), ids)
     levels = runner.executor.try_trees(runner, given)
     if levels is None:
         return None
     for tree, mine in zip(trees, levels, strict=True):
         for level in mine:
             if not tree.done:
-                tree.take(level)
+                tree.add_level(level)
     return [tree.draft() for tree in trees]
 
 

@@ -31,7 +31,7 @@ from ...generation.text import Detokenizer, decode
 from ...inputs import parse_json
 from ...policies.catalogue import weighs_cascades
 from ...specs import name_cascades, parse_drafter
-from ..writing import replacing, write_json
+from ...writing import replacing, write_json
 
 FORMAT, VERSION = "draftwise-trace", 1
 FIELDS = ("top1", "top2", "entropy", "chosen")  # the stop signals in a trace

@@ -18,8 +18,8 @@ from ...core.roles import Drafter, Grader, Target, Waiter
 from ...core.sampling import Sampling
 from ...errors import UserError
 from ...policies.catalogue import method
+from ...writing import write_json
 from ..machine import Meter, describe
-from ..writing import write_json
 from .costs import Costs, costs_json, measure_costs, read_costs
 from .drafts import (
     Given,

@@ -323,7 +323,7 @@ class ReplayPool(DrafterPool):
 class PricedClock:
     """The clock of a replay: costs from a table instead of measurements."""
 
-    def __init__(self, costs: Costs, pool: ReplayPool, learn: float) -> None:
+    def __init__(self, costs: Costs, pool: DrafterPool, learn: float) -> None:
         self.costs, self.pool, self.learn = costs, pool, learn
         self._graded = 0.0
 

@@ -15,9 +15,10 @@ from ...core.round import Round, Stats
 from ...errors import UserError
 from ...generation.text import TARGET
 from ...policies.catalogue import method
+from ...writing import replacing, write_json, write_text
 from .. import machine
 from ..results import BASELINE, Row, arm_values, round_row, summarize
-from ..writing import make_folder, refuse_benchmark, replacing, write_json, write_text
+from ..writing import make_folder, refuse_benchmark
 from .costs import MEASURED, Costs, busy, costs_json
 from .files import FIELDS, Trace, read_samples
 from .oracle import NONE, Arm, Best, best, best_composite, exactly, fixed

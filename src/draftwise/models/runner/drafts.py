@@ -107,16 +107,14 @@ class TreeShape(NamedTuple):
 class TreeInput:
     """Trees of a head for the first rows, whose last token was just read.
 
-    `logits` and `states` are those after it, shape (rows, vocabulary) and (rows, size). The other attributes
-    are those of `TreeShape` and `DraftInput`.
+    `logits` and `states` are those after it, shape (rows, vocabulary) and (rows, size). `depth` and `top` are
+    those of `TreeShape`, `ids` those of `DraftInput`.
     """
 
     logits: Tensor
     states: Tensor
     depth: int
     top: int
-    vocab_size: int
-    size: int
     ids: Tensor | None
 
 
@@ -237,9 +235,6 @@ def run_tree(
     read: Callable[[Tensor, Tensor, Tensor, int], Tensor],
     shape: TreeShape,
     logits: Tensor,
-    *,
-    vocab_size: int,
-    size: int,
 ) -> Tensor:
     """Trees as a function of the logits before them, shape (rows, vocabulary); see `read_levels`.
 
@@ -247,7 +242,7 @@ def run_tree(
     the node above each as a place in the last such pass, and which of all nodes so far each sees.
     """
     top = shape.top
-    values, tokens = _likeliest(logits[:, None], vocab_size, top)  # (rows, nodes read, top)
+    values, tokens = _likeliest(logits[:, None], top)  # (rows, nodes read, top)
     scores, picked = values[:, 0], torch.arange(top, device=logits.device).expand(shape.rows, -1)
     numbers = [tokens.flatten(1).double(), values.flatten(1).double(), picked.double()]
     own = torch.eye(top, dtype=torch.bool, device=logits.device).expand(shape.rows, -1, -1)
@@ -257,15 +252,15 @@ def run_tree(
         if level:
             before = visible.gather(1, above[..., None].expand(-1, -1, visible.shape[2]))
             visible = torch.cat([before, own], -1)
-        logits = read(torch.where(nodes < size, nodes, 0), above, visible, level * top)
-        values, tokens = _likeliest(logits, vocab_size, top)
+        logits = read(nodes, above, visible, level * top)
+        values, tokens = _likeliest(logits, top)
         scores, picked = (scores[..., None] + values).flatten(1).topk(top)
         numbers += [tokens.flatten(1).double(), values.flatten(1).double(), picked.double()]
     return torch.cat(numbers, 1)
 
 
-def _likeliest(logits: Tensor, vocab_size: int, top: int) -> tuple[Tensor, Tensor]:
-    values, tokens = logits[..., :vocab_size].float().log_softmax(-1).topk(top)
+def _likeliest(logits: Tensor, top: int) -> tuple[Tensor, Tensor]:
+    values, tokens = logits.float().log_softmax(-1).topk(top)
     return values, tokens
 
 

@@ -105,6 +105,17 @@ class Captured:
     numbers: Numbers
     tensors: Sequence[Tensor]
 
+    def run(self, lengths: Sequence[int], settings: Any, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Replay with the lengths of rows, further numbers of all rows, and tensors of the first ones."""
+        array = self.numbers.write()
+        array[:, 0] = 0
+        array[: len(lengths), 0] = lengths
+        array[:, 1:] = settings
+        self.numbers.send()
+        for held, new in zip(self.tensors, tensors, strict=True):
+            held[: len(new)].copy_(new)
+        return self.replay()
+
 
 class CudaGraphs(Executor):
     """Runs the passes and drafts of one runner as graphs, which it captures again if the KV cache moves.
@@ -197,23 +208,11 @@ class CudaGraphs(Executor):
         )
         before = [part for part in (given.logits, given.states) if part is not None]
         captured = self._captured(
-            runner,
-            shape,
-            function,
-            5 + given.steps,
-            torch.float64,
-            lambda: [part.new_zeros(rows, part.shape[1]) for part in before],
+            runner, shape, function, 5 + given.steps, torch.float64, lambda: _blank(before, rows)
         )
         if captured is None:
             return None
-        array = captured.numbers.write()
-        array[:, 0] = 0
-        array[: len(lengths[:rows]), 0] = lengths[:rows]
-        array[:, 1:] = settings_of(given, rows)
-        captured.numbers.send()
-        for held, new in zip(captured.tensors, before, strict=True):
-            held[:count].copy_(new)
-        numbers, *tensors = captured.replay()
+        numbers, *tensors = captured.run(lengths[:rows], settings_of(given, rows), before)
         raw, *kept = (part[:count].clone() for part in tensors)
         output = read_numbers(numbers[:count], raw, kept, shape)
         for row in range(count):
@@ -230,27 +229,12 @@ class CudaGraphs(Executor):
         rows = ROWS[bisect_left(ROWS, count)]
         slots = _slots_class(max(lengths[:rows]) + given.depth * given.top)
         shape, begin = TreeShape(rows, given.depth, given.top, slots), perf_counter()
-        function = partial(
-            _draft_trees, runner, shape, tuple(self.layers), given.vocab_size, given.size, given.ids
-        )
-        before = (given.logits, given.states)
-        captured = self._captured(
-            runner,
-            shape,
-            function,
-            1,
-            torch.long,
-            lambda: [part.new_zeros(rows, part.shape[1]) for part in before],
-        )
+        function = partial(_draft_trees, runner, shape, tuple(self.layers), given.ids)
+        before = [given.logits, given.states]
+        captured = self._captured(runner, shape, function, 1, torch.long, lambda: _blank(before, rows))
         if captured is None:
             return None
-        array = captured.numbers.write()
-        array[:, 0] = 0
-        array[: len(lengths[:rows]), 0] = lengths[:rows]
-        captured.numbers.send()
-        for held, new in zip(captured.tensors, before, strict=True):
-            held[:count].copy_(new)
-        (numbers,) = captured.replay()
+        (numbers,) = captured.run(lengths[:rows], 0, before)
         levels = read_levels(numbers[:count], shape)
         runner.seconds += perf_counter() - begin
         return levels
@@ -367,6 +351,11 @@ class CudaGraphs(Executor):
         return self.spans[slots]
 
 
+def _blank(parts: Sequence[Tensor], rows: int) -> list[Tensor]:
+    """Zeros in the widths of these tensors."""
+    return [part.new_zeros(rows, part.shape[1]) for part in parts]
+
+
 def _blank_states(runner: ModelRunner, shape: PassShape) -> list[Tensor]:
     """What a head reads beside tokens."""
     return [runner.blank_states(shape.rows, shape.width)] if runner.reads_states else []
@@ -479,8 +468,6 @@ def _draft_trees(
     runner: ModelRunner,
     shape: TreeShape,
     layers: Sequence[int],
-    vocab_size: int,
-    size: int,
     drafted: Tensor | None,
     starts: Tensor,
     span: Tensor,
@@ -498,9 +485,9 @@ def _draft_trees(
         positions = starts + span[: done + shape.top] // shape.top
         output = call_model(runner, layers, nodes, starts, (visible, positions), span, cache, own)
         own = output.states
-        return whole_vocabulary(output.logits, drafted, vocab_size)
+        return whole_vocabulary(output.logits, drafted, logits.shape[1])
 
-    return (run_tree(read, shape, logits, vocab_size=vocab_size, size=size),)
+    return (run_tree(read, shape, logits),)
 
 
 def ancestors(parents: Tensor) -> Tensor:
