@@ -27,8 +27,7 @@ from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, SlidingWindowUCB, UCBTuned
 from draftwise.policies.tokens import BetaBank
 from draftwise.state.file import StateFile, _seal
-from draftwise.state.learned import adds, follows, learned
-from draftwise.state.merge import combine
+from draftwise.state.learned import adds, combine, follows, learned
 from draftwise.state.merge import merge as merge_files
 from draftwise.state.numbers import dump
 

@@ -343,6 +343,14 @@ def path(tmp_path: Path) -> Path:
     return file.path
 
 
+def learning(path: Path) -> StateFile:
+    """A file whose policy has learned more since it was loaded."""
+    file = state_file(path)
+    assert file.load()
+    play(file.policy.learner, Random(4), 5)  # type: ignore[attr-defined]
+    return file
+
+
 Restored = tuple[bool, dict[str, Any], list[str]]
 
 
@@ -491,7 +499,7 @@ def test_a_failed_save_leaves_the_old_file_whole(
         raise OSError(28, "No space left on device")
 
     before = path.read_bytes()
-    file = state_file(path)
+    file = learning(path)
     with monkeypatch.context() as patch:
         patch.setattr(os, step, fail)
         with pytest.raises(UserError, match="cannot be written: No space left on device"):
@@ -499,7 +507,7 @@ def test_a_failed_save_leaves_the_old_file_whole(
     assert path.read_bytes() == before
     assert sorted(p.name for p in path.parent.iterdir()) == ["state.json", "state.json.lock"]
     file.save()
-    assert restored(path)[1] == BLANK
+    assert restored(path)[1] == dump(file.policy)
 
 
 SAVE = """
@@ -531,8 +539,9 @@ def test_a_process_killed_while_saving_leaves_the_old_file_whole_and_no_lock(pat
         assert running.wait() == -signal.SIGKILL
     assert path.read_bytes() == before
     assert restored(path)[0]
-    state_file(path).save()
-    assert restored(path)[1] == BLANK
+    file = learning(path)
+    file.save()
+    assert restored(path)[1] == dump(file.policy)
     assert sorted(p.name for p in path.parent.iterdir()) == ["state.json", "state.json.lock"]
 
 
@@ -596,10 +605,11 @@ def test_permissions_and_links_stay(path: Path, tmp_path: Path) -> None:
     path.chmod(0o600)
     link = tmp_path / "link.json"
     link.symlink_to(path)
-    state_file(link).save()
+    file = learning(link)
+    file.save()
     assert link.is_symlink()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert restored(path)[1] == BLANK
+    assert restored(path)[1] == dump(file.policy)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from ..core.roles import Policy
 from ..errors import UserError
 from ..models.fingerprints import drafter_fingerprint, model_fingerprint
 from ..models.verdicts import folder
-from .file import StateFile, usable
+from .file import Numbers, StateFile, usable
 
 AUTO, OFF = "auto", "off"  # in place of a file's name
 VARIABLE = "DRAFTWISE_STATE"  # of the environment: off keeps nothing that was not named
@@ -106,15 +106,16 @@ class CachedState(StateFile):
             self.saved = -SECONDS
             self.keep()
 
-    def _warn(self, complaint: str) -> None:
-        LOG.info("%s", complaint)
+    def complain(self, error: object) -> None:
+        """Log it: what is lost is learned again."""
+        LOG.info("%s", error)
 
-    def _read(self) -> list[Any]:
+    def _read(self) -> Numbers:
         try:
             return super()._read()
         except UserError as error:
             LOG.info("begun afresh: %s", error)
-            return []
+            return self._written
 
 
 def _prune(place: Path) -> None:

@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
 from hashlib import sha256
 from logging import getLogger
 from pathlib import Path
@@ -18,9 +19,11 @@ from filelock import FileLock
 from ..core.roles import Policy
 from ..errors import DraftwiseWarning, UserError
 from ..models.fingerprints import drafter_fingerprint, model_fingerprint
-from .numbers import Assignment, apply, dump, fit, restart
+from .learned import combine
+from .numbers import apply, dump, fit, restart
 
 FORMAT, VERSION = "draftwise-state", 1
+Numbers = dict[str, Any]
 PARTS = {"format", "version", "policy", "target", "drafters", "arms", "numbers"}
 LOG = getLogger(__name__)
 WAIT = 10.0  # seconds to wait for another process's lock, which lasts milliseconds
@@ -57,9 +60,15 @@ class StateFile:
     """One policy's learned numbers on disk, and the models and arms they belong to.
 
     A file for something else, or a damaged one, is rejected and never overwritten. A new file is written
-    beside the old one and replaces it atomically, so that neither a reader nor a crash sees half a file. If
-    several processes share a file, the last to save wins. A policy that keeps nothing between texts needs no
-    file, and a warning says so. `policy` must be newly built; `target` and `drafters` are fingerprints.
+    beside the old one and replaces it atomically, so that neither a reader nor a crash sees half a file.
+
+    Processes that share a file learn together: each save adds what this one has learned since its last save
+    to what the others have written, and the policy continues with the sum. Where a learned field cannot be
+    merged, the last to save wins. A save in three steps needs the policy's thread for the first and last
+    only: `taken`, `exchange`, `adopt`.
+
+    A policy that keeps nothing between texts needs no file, and a warning says so. `policy` must be newly
+    built; `target` and `drafters` are fingerprints.
     """
 
     def __init__(
@@ -75,6 +84,8 @@ class StateFile:
             "arms": [arm.name for arm in policy.arms],
         }
         self.name, self.blank, self.complaint = name, dump(policy), ""
+        self._new, self._merges = _copy(policy)
+        self._common = self._written = self.blank  # what all had at the last exchange; what the file then had
 
     @classmethod
     def of(
@@ -93,48 +104,96 @@ class StateFile:
         try:
             with self._explained("read"):
                 exists = self.path.exists()
-                apply(self._read() if exists else [])
-                if exists and restarts:
-                    restart(self.policy)
+                if exists:
+                    self._written = self._read()
+                    apply(fit(self.policy, self.blank, self._written))
+                    if restarts:
+                        restart(self.policy)
+                    self._common = dump(self.policy)
         except UserError as error:
-            self._warn(str(error))
+            self.complain(error)
             return False
         LOG.info("state of %s %s %s", self.name, "read from" if exists else "will be saved to", self.path)
         return exists
 
     def save(self) -> None:
-        """Write what the policy has learned.
+        """Write what the policy has learned, with what others have written meanwhile.
 
         Raises:
             UserError: it cannot be written, there is a file that `load` would reject, or nothing to save.
         """
-        try:
-            numbers = dump(self.policy)
-            fit(self.policy, self.blank, numbers)  # a written file must be readable
-        except (UserError, TypeError) as error:  # another's policy may hold anything
-            raise UserError(f"state file {self.path} is not written: {error}") from error
-        body = self.header | {"numbers": numbers}
-        text = json.dumps(body | {"sha256": _seal(body)}, allow_nan=False)
-        with self._explained("written"):
-            if self.path.exists():
-                self._read()
-            _replace(self.path, text)
+        numbers = self.taken()
+        self.adopt(numbers, self.exchange(numbers))
 
     def keep(self) -> bool:
         """Save; return False after an error, which is a `StateWarning` issued once and costs no text."""
         try:
             self.save()
         except UserError as error:
-            self._warn(str(error))
+            self.complain(error)
             return False
-        self.complaint = ""
         return True
+
+    def taken(self) -> Numbers:
+        """Return what the policy has learned so far.
+
+        Raises:
+            UserError: it is nothing that can be saved.
+        """
+        try:
+            return dump(self.policy)
+        except (UserError, TypeError) as error:  # another's policy may hold anything
+            raise UserError(f"state file {self.path} is not written: {error}") from error
+
+    def exchange(self, numbers: Numbers) -> Numbers:
+        """Write these numbers with what others have written since the last exchange; return all together.
+
+        Raises:
+            UserError: as `save`.
+        """
+        try:
+            fit(self._new, self.blank, numbers)  # a written file must be readable
+        except UserError as error:
+            raise UserError(f"state file {self.path} is not written: {error}") from error
+        with self._explained("written"):
+            theirs = self._read() if self.path.exists() else self._written
+            if theirs != self._written:
+                into, base = self._part(self._common), self._part(self._common)
+                if self._combine(into, [self._part(theirs), self._part(numbers)], base):
+                    numbers = dump(into)
+            body = self.header | {"numbers": numbers}
+            _replace(self.path, json.dumps(body | {"sha256": _seal(body)}, allow_nan=False))
+            self._written = self._common = numbers
+        self.complaint = ""
+        return numbers
+
+    def adopt(self, taken: Numbers, numbers: Numbers) -> None:
+        """Add to the policy what an exchange brought; what it has learned since it was `taken` stays."""
+        if numbers is not taken:
+            self._combine(self.policy, [self._part(numbers), self.policy], self._part(taken))
+
+    def _combine(self, into: Any, parts: Sequence[Any], base: Any) -> bool:
+        """Merge, and return True; from an error on the last to save wins, as a rule may be a plug-in's."""
+        try:
+            if self._merges:
+                combine(into, parts, base)
+        except Exception as error:
+            self._merges = False
+            self.complain(f"state file {self.path}: what others have learned cannot be merged ({error!r})")
+        return self._merges
+
+    def _part(self, numbers: Numbers) -> Any:
+        """Return a policy of the same shape that has learned these numbers."""
+        part = deepcopy(self._new)
+        apply(fit(part, self.blank, numbers))
+        return part
 
     def close(self) -> None:
         """Save what is not saved yet: nothing here, where every call of `keep` saves."""
 
-    def _warn(self, complaint: str) -> None:
-        if complaint != self.complaint:
+    def complain(self, error: object) -> None:
+        """Warn that the file is not used as it should be, once for each reason."""
+        if (complaint := str(error)) != self.complaint:
             warnings.warn(complaint, StateWarning, stacklevel=3)
         self.complaint = complaint
 
@@ -152,19 +211,31 @@ class StateFile:
         except OSError as error:
             raise UserError(f"state file {self.path} cannot be {verb}: {error.strerror or error}") from error
 
-    def _read(self) -> list[Assignment]:
+    def _read(self) -> Numbers:
         """Return the file's numbers, completely checked."""
         try:
             body = parse(self.path.read_bytes())
             for key, expected in self.header.items():
                 if body[key] != expected:
                     raise UserError(_difference(key, body[key], expected))
-            return fit(self.policy, self.blank, body["numbers"])
+            numbers: Numbers = body["numbers"]
+            fit(self._new, self.blank, numbers)
+            return numbers
         except UserError as error:
             raise UserError(
                 f"state file {self.path} is not used: {error}; it stays as it is and nothing is saved to it: "
                 "remove it or name another"
             ) from error
+
+
+def _copy(policy: Any) -> tuple[Any, bool]:
+    """Return a copy of a new policy, and whether what it learns can be merged."""
+    try:
+        copy = deepcopy(policy)
+        combine(copy, [policy])
+    except Exception:  # another's policy may hold anything
+        return policy, False
+    return copy, True
 
 
 def parse(raw: bytes) -> dict[str, Any]:

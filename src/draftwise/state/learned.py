@@ -10,15 +10,18 @@ is called once the others are set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
 
+from ..errors import UserError
+
 Rule: TypeAlias = Callable[[Any, Sequence[Any], str], Any]
-"""Returns the merged value of a field, from a new object, the objects to merge, and the field's name."""
+"""Returns the merged value of a field: from the object that all once were (a new one, or what they last had
+in common), the objects to merge, and the field's name."""
 
 LEARNED: Mapping[str, Any] = MappingProxyType({"learned": True})
 """Marks a dataclass field as learned rather than an option: `field(default=0, metadata=LEARNED)`."""
@@ -52,12 +55,51 @@ def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
     return kind(**{name: value for name, value in saved.items() if name != "flight"})
 
 
-# -- rules for merging -------------------------------------------------------------------------------------
+# -- merging ------------------------------------------------------------------------------------------------
 
 
-def adds(blank: Any, parts: Sequence[Any], name: str) -> Any:
-    """Return the sum of each part's increase over a new object, of mappings by key; integers stay such."""
-    start, values = getattr(blank, name), [getattr(part, name) for part in parts]
+def combine(into: Any, parts: Sequence[Any], base: Any = None) -> None:
+    """Set what `into`, or a part of it, has learned to what `parts` have learned since they were all `base`.
+
+    All are of one shape. Without `base`, `into` is new, and so were they. `into` may be one of the parts.
+
+    Raises:
+        UserError: a learned field without a rule; the message names the field.
+    """
+    base = into if base is None else base
+    merged = {}
+    for field in learned_fields(into):
+        if not list(_dataclasses(getattr(into, field.name))):  # objects are merged below
+            rule = field.metadata.get("merge")
+            if rule is None:
+                raise UserError(
+                    f"{type(into).__name__}.{field.name} has no rule for merging: declare it with "
+                    "metadata=learned(rule), or merge the state of another policy"
+                )
+            merged[field.name] = rule(base, parts, field.name)
+    children = list(zip(_children(into), _children(base), *map(_children, parts), strict=True))
+    for child, old, *others in children:
+        combine(child, others, old)
+    for name, value in merged.items():
+        setattr(into, name, value)
+    if merged and hasattr(into, "merged"):
+        into.merged()
+
+
+def _children(node: Any) -> Iterator[Any]:
+    for field in fields(node):
+        yield from _dataclasses(getattr(node, field.name))
+
+
+def _dataclasses(value: Any) -> Iterator[Any]:
+    for one in value if isinstance(value, (list, tuple)) else [value]:
+        if is_dataclass(one) and not isinstance(one, type):
+            yield one
+
+
+def adds(base: Any, parts: Sequence[Any], name: str) -> Any:
+    """Return the sum of each part's increase over `base`, of mappings by key; integers stay such."""
+    start, values = getattr(base, name), [getattr(part, name) for part in parts]
     if isinstance(start, Mapping):
         keys = dict.fromkeys(key for mapping in (start, *values) for key in mapping)
         return {k: start.get(k, 0) + sum(one.get(k, 0) - start.get(k, 0) for one in values) for k in keys}
@@ -65,38 +107,59 @@ def adds(blank: Any, parts: Sequence[Any], name: str) -> Any:
     return (first + sum(np.asarray(value) - first for value in values)).tolist()
 
 
-def mean_by(weight: str) -> Rule:
-    """Return the rule of the elementwise mean, weighted by the field named `weight`."""
+def fades(base: Any, parts: Sequence[Any], name: str) -> Any:
+    """Return the sum of counts that lose weight as new ones come.
 
-    def rule(blank: Any, parts: Sequence[Any], name: str) -> Any:
-        behind = [part for part in parts if np.sum(getattr(part, weight)) > 0]
-        if not behind:
-            return getattr(blank, name)
-        weights = np.array([np.asarray(getattr(part, weight), dtype=float) for part in behind])
-        values = np.array([np.asarray(getattr(part, name), dtype=float) for part in behind])
+    An increase over a base that was to fade can be negative, or more than all that was counted. So what has
+    changed since a base that is not empty is averaged, number by number.
+    """
+    start, values = np.asarray(getattr(base, name)), [np.asarray(getattr(part, name)) for part in parts]
+    moved = [value != start for value in values]
+    total = sum(np.where(move, value, 0) for move, value in zip(moved, values, strict=True))
+    fading = (field.name for field in learned_fields(base) if field.metadata.get("merge") is fades)
+    if any(np.any(getattr(base, each)) for each in fading):
+        count = sum(move.astype(int) for move in moved)
+        total = np.where(count > 0, total / np.maximum(count, 1), start)
+    return np.asarray(total).tolist()
+
+
+def mean_by(weight: str) -> Rule:
+    """Return the rule of the elementwise mean of what has changed, weighted by the field named `weight`."""
+
+    def rule(base: Any, parts: Sequence[Any], name: str) -> Any:
+        moved = [p for p in _moved(base, parts, (name, weight)) if np.sum(getattr(p, weight)) > 0]
+        if not moved:
+            return getattr(base, name)
+        weights = np.array([np.asarray(getattr(part, weight), dtype=float) for part in moved])
+        values = np.array([np.asarray(getattr(part, name), dtype=float) for part in moved])
         total = weights.sum(0)
         return ((weights * values).sum(0) / np.where(total > 0, total, 1.0)).tolist()
 
     return rule
 
 
-def averages(blank: Any, parts: Sequence[Any], name: str) -> Any:
+def averages(base: Any, parts: Sequence[Any], name: str) -> Any:
     """Return the mean over the parts with a change in any learned field; integers are rounded."""
-    names = [field.name for field in learned_fields(blank)]
-    start, value = [getattr(blank, key) for key in names], getattr(blank, name)
-    moved = [part for part in parts if [getattr(part, key) for key in names] != start]
+    moved = _moved(base, parts, [field.name for field in learned_fields(base)])
+    value = getattr(base, name)
     if not moved:
         return value
     mean = sum(getattr(part, name) for part in moved) / len(moved)
     return round(mean) if type(value) is int else mean
 
 
-def mean_of_known(blank: Any, parts: Sequence[Any], name: str) -> Any:
-    """Return the mean over the parts in which the number is not 0."""
-    numbers = [value for part in parts if (value := getattr(part, name))]
-    return sum(numbers) / len(numbers) if numbers else getattr(blank, name)
+def mean_of_known(base: Any, parts: Sequence[Any], name: str) -> Any:
+    """Return the mean over the parts in which the number has changed, and is not 0."""
+    numbers = [value for part in _moved(base, parts, [name]) if (value := getattr(part, name))]
+    return sum(numbers) / len(numbers) if numbers else getattr(base, name)
 
 
-def follows(blank: Any, parts: Sequence[Any], name: str) -> Any:
+def follows(base: Any, parts: Sequence[Any], name: str) -> Any:
     """Leave the field unset: the method `merged` computes it from the others."""
-    return getattr(blank, name)
+    return getattr(base, name)
+
+
+def _moved(base: Any, parts: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Return the parts that differ from `base` in one of these fields."""
+    start = [getattr(base, name) for name in names]
+    return [part for part in parts if [getattr(part, name) for name in names] != start]

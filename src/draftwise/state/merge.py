@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..core.roles import Policy
 from ..errors import UserError
 from .file import StateFile, StateWarning, parse
-from .learned import learned_fields
+from .learned import combine
 
 NewPolicy = Callable[[str, Sequence[str]], Policy]
 """Builds a policy by its name, for drafters of these names."""
@@ -51,30 +50,6 @@ def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy
     return {"policy": header["policy"], "files": [str(file) for file in files], "out": str(out)}
 
 
-def combine(into: Any, parts: Sequence[Any]) -> None:
-    """Merge what `parts` have learned into a new policy, or a part of one, of the same shape.
-
-    Raises:
-        UserError: a learned field without a rule; the message names the field.
-    """
-    merged = {}
-    for field in learned_fields(into):
-        if not list(_dataclasses(getattr(into, field.name))):  # objects are merged below
-            rule = field.metadata.get("merge")
-            if rule is None:
-                raise UserError(
-                    f"{type(into).__name__}.{field.name} has no rule for merging: declare it with "
-                    "metadata=learned(rule), or merge the state of another policy"
-                )
-            merged[field.name] = rule(into, parts, field.name)
-    for name, value in merged.items():
-        setattr(into, name, value)
-    if merged and hasattr(into, "merged"):
-        into.merged()
-    for child, *others in zip(_children(into), *map(_children, parts), strict=True):
-        combine(child, others)
-
-
 def _header(path: Path) -> dict[str, Any]:
     """Return a file's policy, target and drafters.
 
@@ -106,14 +81,3 @@ def _load(file: StateFile) -> Any:
         except StateWarning as warning:
             raise UserError(str(warning)) from None
     raise UserError(f"no state file {file.path}")
-
-
-def _children(node: Any) -> Iterator[Any]:
-    for field in fields(node):
-        yield from _dataclasses(getattr(node, field.name))
-
-
-def _dataclasses(value: Any) -> Iterator[Any]:
-    for one in value if isinstance(value, (list, tuple)) else [value]:
-        if is_dataclass(one) and not isinstance(one, type):
-            yield one

@@ -8,18 +8,20 @@ import tempfile
 from contextlib import suppress
 from multiprocessing.util import Finalize
 from pathlib import Path
+from threading import Thread
 from time import monotonic, time
 from typing import Any
 
-from ...policies.catalogue import default
 from ...specs import DrafterSpec
-from ...state.file import StateFile, usable
+from ...errors import UserError
+from ...policies.catalogue import default
+from ...state.file import Numbers, StateFile, usable
 from ...writing import write_text
 from ..follow import Follower
 from .names import is_own
 from .options import Options
 
-SAVE_SECONDS = 30.0  # between two saves while texts end
+SAVE_SECONDS = 30.0  # between two saves while requests are open
 REPORT_SECONDS = 1.0  # between two reports, and two saves when no request is left, as before a shutdown
 WEEK = 7 * 24 * 3600.0
 
@@ -27,15 +29,16 @@ WEEK = 7 * 24 * 3600.0
 class Reporter:
     """Saves what the policy learns, and reports counts by drafter.
 
-    The state is saved after texts have ended: periodically, when no request is left, and at a regular
-    shutdown of the engine, which vLLM's server does not always wait for. The totals are written to a small
-    file that vLLM's front-end process reads (`totals`).
+    The state is saved periodically, when no request is left, and at a regular shutdown of the engine, which
+    vLLM's server does not always wait for; what replicas with the same file have saved is added to it. The
+    totals are written to a small file that vLLM's front-end process reads (`totals`).
     """
 
     def __init__(self, follower: Follower, state: StateFile | None, path: Path) -> None:
-        self.follower, self.state, self.path = follower, state, path
+        self.follower, self.path = follower, path
+        self.saver = None if state is None else Saver(state)
         self._saved = self._reported = monotonic()
-        self._open = 0
+        self._idle = True
         if state is not None:
             state.load()
         sweep(path.parent)
@@ -47,8 +50,7 @@ class Reporter:
         rank = int(parallel.data_parallel_rank) if parallel.data_parallel_size > 1 else 0
         state = None
         if options.state:
-            path = Path(options.state)
-            path = usable(path.with_name(f"{path.stem}.{rank}{path.suffix}") if rank else path)
+            path = usable(options.state)
             name = options.policy or default(options.drafters)
             drafters = {d: DrafterSpec("vllm", text=d) if is_own(d) else d for d in options.drafters}
             target = config.model_config.model
@@ -60,15 +62,17 @@ class Reporter:
 
     def tick(self) -> None:
         """Save and report what is due; call it after every step."""
-        now, open = monotonic(), len(self.follower.open)
-        if now - self._reported >= REPORT_SECONDS or not open:
+        now, idle = monotonic(), not self.follower.open
+        if now - self._reported >= REPORT_SECONDS or idle:
             self._reported = now
             self.report()
-        is_due = now - self._saved >= (SAVE_SECONDS if open else REPORT_SECONDS)
-        if open < self._open and is_due and self.state is not None:
+        if self.saver is None:
+            return
+        self.saver.finish()
+        ends = idle and not self._idle
+        if now - self._saved >= (REPORT_SECONDS if ends else SAVE_SECONDS) and self.saver.start():
             self._saved = now
-            self.state.keep()
-        self._open = open
+        self._idle = idle
 
     def report(self) -> None:
         """Write the totals, if that is possible: they never cost a text."""
@@ -79,10 +83,54 @@ class Reporter:
 
     def end(self) -> None:
         """Save, and remove the totals."""
-        if self.state is not None:
-            self.state.keep()
+        if self.saver is not None:
+            self.saver.end()
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
+
+
+class Saver:
+    """Saves a policy's state from a thread of its own, as a disk may be slow and a step must not wait."""
+
+    def __init__(self, state: StateFile) -> None:
+        self.state = state
+        self._thread: Thread | None = None
+        self._taken: Numbers = {}
+        self._found: Numbers | None = None
+
+    def start(self) -> bool:
+        """Begin to save; False while the last save has not finished."""
+        if self._thread is not None:
+            return False
+        try:
+            self._taken = self.state.taken()
+        except UserError as error:
+            self.state.complain(error)
+            return True
+        self._thread = Thread(target=self._exchange, daemon=True, name="draftwise-state")
+        self._thread.start()
+        return True
+
+    def finish(self) -> None:
+        """Add what others have saved to the policy, if a save has ended."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread = None
+            if self._found is not None:
+                self.state.adopt(self._taken, self._found)
+
+    def end(self) -> None:
+        """Save once more and wait for it."""
+        if self._thread is not None:
+            self._thread.join()
+            self.finish()
+        self.state.keep()
+
+    def _exchange(self) -> None:
+        self._found = None
+        try:
+            self._found = self.state.exchange(self._taken)
+        except UserError as error:
+            self.state.complain(error)
 
 
 def path_of(instance: str, replica: int) -> Path:

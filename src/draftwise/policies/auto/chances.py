@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import exp, log, sqrt
 
 from ...core.drafts import Signals
-from ...state.learned import adds, learned, mean_by
+from ...state.learned import adds, fades, learned, mean_by
 
 MATCHES = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0, 16.0)  # the context of a match is the first that is not smaller
 CONTEXTS = len(MATCHES) + 1
@@ -46,10 +46,10 @@ class Acceptance:
     contexts: int = CONTEXTS
     _: KW_ONLY
     memory: float = MEMORY
-    tested: list[list[float]] = field(default_factory=list, metadata=learned(adds))
-    accepted: list[list[float]] = field(default_factory=list, metadata=learned(adds))
-    last_accepted: list[float] = field(default_factory=lambda: [0.0] * CLASSES, metadata=learned(adds))
-    last_expected: list[float] = field(default_factory=lambda: [0.0] * CLASSES, metadata=learned(adds))
+    tested: list[list[float]] = field(default_factory=list, metadata=learned(fades))
+    accepted: list[list[float]] = field(default_factory=list, metadata=learned(fades))
+    last_accepted: list[float] = field(default_factory=lambda: [0.0] * CLASSES, metadata=learned(fades))
+    last_expected: list[float] = field(default_factory=lambda: [0.0] * CLASSES, metadata=learned(fades))
     sums: list[tuple[float, float]] = field(default_factory=list)  # of both counts, by context
     total: tuple[float, float] = (0.0, 0.0)  # of all contexts
     curves: list[Sequence[float] | None] = field(default_factory=list)
@@ -137,6 +137,10 @@ class Acceptance:
             curve.append(alive)
         return curve
 
+    def merged(self) -> None:
+        """The counts are others'."""
+        self.sums = []
+
     def restart(self) -> None:
         """Let what other texts have shown weigh no more than a few tests of each context."""
         self.sums = []
@@ -154,8 +158,8 @@ class Acceptance:
 class Siblings:
     """How often another node of a tree is right where the most likely one, which a chain has, is wrong."""
 
-    missed: float = field(default=0.0, metadata=learned(adds))
-    caught: float = field(default=0.0, metadata=learned(adds))
+    missed: float = field(default=0.0, metadata=learned(fades))
+    caught: float = field(default=0.0, metadata=learned(fades))
 
     def learn(self, *, caught: bool) -> None:
         """The most likely node of one depth was wrong."""

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import KW_ONLY, dataclass, field
 from math import isfinite, nan
 
-from ...state.learned import LEARNED, adds, learned, mean_by, mean_of_known
+from ...state.learned import LEARNED, fades, learned, mean_by, mean_of_known
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)  # a batch belongs to the first size that is not smaller
 KNOTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24, 28, 33, 40, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -41,7 +41,7 @@ class PassPrice:
     """
 
     means: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
-    counts: list[float] = field(default_factory=list, metadata=learned(adds))
+    counts: list[float] = field(default_factory=list, metadata=learned(fades))
     tokens: list[float] = field(default_factory=list, metadata=learned(mean_by("counts")))
     seen: list[float] = field(default_factory=list)  # the pass that last had a size; below 0: ignored
     passes: float = 0.0
@@ -119,9 +119,11 @@ class PassPrice:
             table = self.more[first, width] = [self(first + k * width) - base for k in range(count + 1)]
         return table
 
-    def restart(self) -> None:
+    def merged(self) -> None:
         """The numbers are another machine's, or those of several."""
         self._forget_fit()
+
+    restart = merged
 
     def _forget_fit(self) -> None:
         self.sizes.clear()
@@ -161,8 +163,8 @@ class Line:
 
     start: float = field(default=0.0, metadata=learned(mean_by("readings")))
     each: float = field(default=0.0, metadata=learned(mean_by("readings")))
-    readings: float = field(default=0.0, metadata=learned(adds))
-    sums: list[float] = field(default_factory=lambda: [0.0] * 5, metadata=learned(adds))
+    readings: float = field(default=0.0, metadata=learned(fades))
+    sums: list[float] = field(default_factory=lambda: [0.0] * 5, metadata=learned(fades))
 
     def __call__(self, tokens: float) -> float:
         """Return seconds for so many tokens."""
@@ -264,8 +266,8 @@ class Rate:
     _: KW_ONLY
     memory: float = 0.95
     lean: float = 3.0
-    tokens: list[float] = field(default_factory=lambda: [0.0, 0.0], metadata=learned(adds))
-    seconds: list[float] = field(default_factory=lambda: [0.0, 0.0], metadata=learned(adds))
+    tokens: list[float] = field(default_factory=lambda: [0.0, 0.0], metadata=learned(fades))
+    seconds: list[float] = field(default_factory=lambda: [0.0, 0.0], metadata=learned(fades))
 
     def __call__(self, matched: bool, plain: float) -> float:
         """Return the rate of this kind of place; 0 before the first round."""

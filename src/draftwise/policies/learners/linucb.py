@@ -15,24 +15,24 @@ import numpy as np
 from ...state.learned import LEARNED, learned
 
 
-def _inverses(blank: Any, parts: Sequence[Any], name: str) -> Any:
+def _inverses(base: Any, parts: Sequence[Any], name: str) -> Any:
     """Ridge regressions: X'X adds."""
-    return [inverse.ravel().tolist() for inverse, _ in map(partial(_solve, blank, parts), range(blank.arms))]
+    return [inverse.ravel().tolist() for inverse, _ in map(partial(_solve, base, parts), range(base.arms))]
 
 
-def _thetas(blank: Any, parts: Sequence[Any], name: str) -> Any:
+def _thetas(base: Any, parts: Sequence[Any], name: str) -> Any:
     """Ridge regressions: X'y adds."""
-    solved = map(partial(_solve, blank, parts), range(blank.arms))
+    solved = map(partial(_solve, base, parts), range(base.arms))
     return [(inverse @ sums).tolist() for inverse, sums in solved]
 
 
-def _solve(blank: Any, parts: Sequence[Any], arm: int) -> tuple[Any, Any]:
-    """Return the inverse of A = ridge + X'X of all parts, and X'y, for one arm."""
-    d = blank.dimensions
-    ridge = np.eye(d) * blank.ridge
-    grams = [np.linalg.inv(np.array(part.inverses[arm]).reshape(d, d)) for part in parts]
-    sums = sum(gram @ np.array(part.thetas[arm]) for gram, part in zip(grams, parts, strict=True))
-    return np.linalg.inv(ridge + sum(gram - ridge for gram in grams)), sums
+def _solve(base: Any, parts: Sequence[Any], arm: int) -> tuple[Any, Any]:
+    """Return the inverse of A = ridge + X'X, with what all parts add to it, and X'y, for one arm."""
+    d = base.dimensions
+    before, *grams = [np.linalg.inv(np.array(one.inverses[arm]).reshape(d, d)) for one in (base, *parts)]
+    start = before @ np.array(base.thetas[arm])
+    sums = [gram @ np.array(part.thetas[arm]) - start for gram, part in zip(grams, parts, strict=True)]
+    return np.linalg.inv(before + sum(gram - before for gram in grams)), start + sum(sums)
 
 
 @dataclass(slots=True)

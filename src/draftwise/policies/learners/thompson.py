@@ -13,11 +13,11 @@ import numpy as np
 from ...state.learned import adds, learned
 
 
-def _mean_of_posterior(blank: Any, parts: Sequence[Any], name: str) -> Any:
+def _mean_of_posterior(base: Any, parts: Sequence[Any], name: str) -> Any:
     """Normal posteriors: precisions add, and so do precisions times means."""
-    start = np.array(blank.means) * np.array(blank.precisions)
+    start = np.array(base.means) * np.array(base.precisions)
     gained = sum(np.array(part.means) * np.array(part.precisions) - start for part in parts)
-    return ((start + gained) / np.array(adds(blank, parts, "precisions"))).tolist()
+    return ((start + gained) / np.array(adds(base, parts, "precisions"))).tolist()
 
 
 @dataclass(slots=True)

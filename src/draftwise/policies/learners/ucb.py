@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import inf, log, sqrt
 from random import Random
 
-from ...state.learned import LEARNED, adds, learned
+from ...state.learned import LEARNED, adds, fades, learned
 
 
 @dataclass(slots=True)
@@ -136,6 +136,8 @@ class DiscountedUCB(UCB1):
 
     discount: float = 0.98
     printed: bool = False
+    pulls: list[float] = field(default_factory=list, metadata=learned(fades))
+    sums: list[float] = field(default_factory=list, metadata=learned(fades))
 
     def update(self, arm: int, reward: float, propensity: float) -> None:
         if not self.printed:

@@ -26,7 +26,7 @@ from ...policies.arms import TOGETHER
 from ...policies.bandit import BanditPolicy
 from ...policies.catalogue import Method
 from ...policies.recorders.bandit import Bandit, reward
-from ...state.merge import combine
+from ...state.learned import combine
 from ...state.numbers import dump, load
 from ..drafter import SimDrafter
 from ..exact import exact_of, p_value
