@@ -67,10 +67,9 @@ def test_processes_on_one_file_know_what_one_knows_that_saw_it_all(
         learn(files[who], seed, rounds)
         files[who].save()
     learn(files[2], 6, 4)
-    taken = files[2].taken()
-    together = files[2].exchange(taken)
+    found = files[2].exchange(files[2].taken())
     learn(files[2], 7, 9)  # while the file was being written
-    files[2].adopt(taken, together)
+    files[2].adopt(found)
     assert close(dump(learner(files[2])), dump(whole))
     for file in (*files[::-1], *files):
         file.save()

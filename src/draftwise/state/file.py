@@ -24,6 +24,7 @@ from .numbers import apply, dump, fit, restart
 
 FORMAT, VERSION = "draftwise-state", 1
 Numbers = dict[str, Any]
+Found = tuple[Any, Any]  # what a policy had learned, and the same with what others had
 PARTS = {"format", "version", "policy", "target", "drafters", "arms", "numbers"}
 LOG = getLogger(__name__)
 WAIT = 10.0  # seconds to wait for another process's lock, which lasts milliseconds
@@ -122,8 +123,7 @@ class StateFile:
         Raises:
             UserError: it cannot be written, there is a file that `load` would reject, or nothing to save.
         """
-        numbers = self.taken()
-        self.adopt(numbers, self.exchange(numbers))
+        self.adopt(self.exchange(self.taken()))
 
     def keep(self) -> bool:
         """Save; return False after an error, which is a `StateWarning` issued once and costs no text."""
@@ -145,12 +145,13 @@ class StateFile:
         except (UserError, TypeError) as error:  # another's policy may hold anything
             raise UserError(f"state file {self.path} is not written: {error}") from error
 
-    def exchange(self, numbers: Numbers) -> Numbers:
-        """Write these numbers with what others have written since the last exchange; return all together.
+    def exchange(self, taken: Numbers) -> Found | None:
+        """Write these numbers with what others have written since the last exchange; return it, if any.
 
         Raises:
             UserError: as `save`.
         """
+        numbers, found = taken, None
         try:
             fit(self._new, self.blank, numbers)  # a written file must be readable
         except UserError as error:
@@ -158,19 +159,20 @@ class StateFile:
         with self._explained("written"):
             theirs = self._read() if self.path.exists() else self._written
             if theirs != self._written:
-                into, base = self._part(self._common), self._part(self._common)
-                if self._combine(into, [self._part(theirs), self._part(numbers)], base):
-                    numbers = dump(into)
+                together, own = self._part(self._common), self._part(taken)
+                if self._combine(together, [self._part(theirs), own], self._part(self._common)):
+                    numbers, found = dump(together), (own, together)
             body = self.header | {"numbers": numbers}
             _replace(self.path, json.dumps(body | {"sha256": _seal(body)}, allow_nan=False))
             self._written = self._common = numbers
         self.complaint = ""
-        return numbers
+        return found
 
-    def adopt(self, taken: Numbers, numbers: Numbers) -> None:
-        """Add to the policy what an exchange brought; what it has learned since it was `taken` stays."""
-        if numbers is not taken:
-            self._combine(self.policy, [self._part(numbers), self.policy], self._part(taken))
+    def adopt(self, found: Found | None) -> None:
+        """Add what an exchange has found to the policy; what that has learned meanwhile stays."""
+        if found is not None:
+            own, together = found
+            self._combine(self.policy, [together, self.policy], own)
 
     def _combine(self, into: Any, parts: Sequence[Any], base: Any) -> bool:
         """Merge, and return True; from an error on the last to save wins, as a rule may be a plug-in's."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -39,9 +40,14 @@ def is_learned(field: Field[Any]) -> bool:
     return bool(field.metadata.get("learned"))
 
 
-def learned_fields(node: Any) -> list[Field[Any]]:
+def learned_fields(node: Any) -> tuple[Field[Any], ...]:
     """Return the learned fields of a dataclass, without `flight`: decisions in flight are not state."""
-    return [field for field in fields(node) if is_learned(field) and field.name != "flight"]
+    return _learned_fields(type(node))
+
+
+@cache
+def _learned_fields(kind: type) -> tuple[Field[Any], ...]:
+    return tuple(field for field in fields(kind) if is_learned(field) and field.name != "flight")
 
 
 def fresh(learner: L) -> L:
@@ -67,22 +73,20 @@ def combine(into: Any, parts: Sequence[Any], base: Any = None) -> None:
         UserError: a learned field without a rule; the message names the field.
     """
     base = into if base is None else base
-    merged = {}
-    for field in learned_fields(into):
-        if not list(_dataclasses(getattr(into, field.name))):  # objects are merged below
-            rule = field.metadata.get("merge")
-            if rule is None:
-                raise UserError(
-                    f"{type(into).__name__}.{field.name} has no rule for merging: declare it with "
-                    "metadata=learned(rule), or merge the state of another policy"
-                )
-            merged[field.name] = rule(base, parts, field.name)
-    children = list(zip(_children(into), _children(base), *map(_children, parts), strict=True))
-    for child, old, *others in children:
+    numbers = [f for f in learned_fields(into) if not list(_dataclasses(getattr(into, f.name)))]
+    for field in numbers:
+        if field.metadata.get("merge") is None:
+            raise UserError(
+                f"{type(into).__name__}.{field.name} has no rule for merging: declare it with "
+                "metadata=learned(rule), or merge the state of another policy"
+            )
+    for child, old, *others in zip(_children(into), _children(base), *map(_children, parts), strict=True):
         combine(child, others, old)
-    for name, value in merged.items():
+    if all(part is into for part in _moved(base, parts, [field.name for field in numbers])):
+        return
+    for name, value in [(f.name, f.metadata["merge"](base, parts, f.name)) for f in numbers]:
         setattr(into, name, value)
-    if merged and hasattr(into, "merged"):
+    if hasattr(into, "merged"):
         into.merged()
 
 
@@ -92,7 +96,8 @@ def _children(node: Any) -> Iterator[Any]:
 
 
 def _dataclasses(value: Any) -> Iterator[Any]:
-    for one in value if isinstance(value, (list, tuple)) else [value]:
+    items = value if isinstance(value, (list, tuple)) else [value]
+    for one in () if items and type(items[0]) is float else items:  # numbers have one type
         if is_dataclass(one) and not isinstance(one, type):
             yield one
 

@@ -15,7 +15,7 @@ from typing import Any
 from ...specs import DrafterSpec
 from ...errors import UserError
 from ...policies.catalogue import default
-from ...state.file import Numbers, StateFile, usable
+from ...state.file import Found, Numbers, StateFile, usable
 from ...writing import write_text
 from ..follow import Follower
 from .names import is_own
@@ -95,19 +95,18 @@ class Saver:
     def __init__(self, state: StateFile) -> None:
         self.state = state
         self._thread: Thread | None = None
-        self._taken: Numbers = {}
-        self._found: Numbers | None = None
+        self._found: Found | None = None
 
     def start(self) -> bool:
         """Begin to save; False while the last save has not finished."""
         if self._thread is not None:
             return False
         try:
-            self._taken = self.state.taken()
+            taken = self.state.taken()
         except UserError as error:
             self.state.complain(error)
             return True
-        self._thread = Thread(target=self._exchange, daemon=True, name="draftwise-state")
+        self._thread = Thread(target=self._exchange, args=(taken,), daemon=True, name="draftwise-state")
         self._thread.start()
         return True
 
@@ -115,8 +114,7 @@ class Saver:
         """Add what others have saved to the policy, if a save has ended."""
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
-            if self._found is not None:
-                self.state.adopt(self._taken, self._found)
+            self.state.adopt(self._found)
 
     def end(self) -> None:
         """Save once more and wait for it."""
@@ -125,10 +123,10 @@ class Saver:
             self.finish()
         self.state.keep()
 
-    def _exchange(self) -> None:
+    def _exchange(self, taken: Numbers) -> None:
         self._found = None
         try:
-            self._found = self.state.exchange(self._taken)
+            self._found = self.state.exchange(taken)
         except UserError as error:
             self.state.complain(error)
 
