@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from studies.common.command import again
 
 DRAFTERS = "ngram,suffix,zoo:general"
 
@@ -35,6 +41,25 @@ def engine(target: str, speculative: dict[str, Any] | None, *, batch: int, **mor
         "gpu_memory_utilization": 0.3,  # on a CPU: of all memory, to be free when it starts
     }
     return LLM(resolve(target), max_num_seqs=batch, speculative_config=speculative, **options | more)
+
+
+def apart(one: dict[str, Any], *, cores: str) -> dict[str, Any]:
+    """Run this study in a process of its own, with `--one`, and return what it writes to `out`.
+
+    If it ends without, the result says why: `absent`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        out, log = Path(folder) / "told.json", Path(folder) / "log"
+        more = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": cores}
+        asked = again("--one", json.dumps(one | {"out": str(out)}))
+        with log.open("w") as err:
+            environment = os.environ | settings() | more
+            ended = subprocess.run(asked, stdout=err, stderr=err, env=environment, check=False)
+        if ended.returncode or not out.exists():
+            lines = [line for line in log.read_text().splitlines() if "Error" in line]
+            return {"absent": lines[-1][-200:] if lines else f"ended with status {ended.returncode}"}
+        result: dict[str, Any] = json.loads(out.read_text())
+    return result
 
 
 def proposer(llm: Any) -> Any:

@@ -1,25 +1,27 @@
-"""Two vLLM servers that learn separately, and two that start from the merged state of both.
+"""Two replicas of vLLM that learn together: one is killed while they answer, and replaced.
 
-Run it in an environment with vLLM (`scripts/setup-vllm` makes one). Each replica has its own port, core and
-state file, and answers half of the prompts. Both stop, `draftwise merge` adds up their state files, and two
-new replicas start from the sum and answer each other's half. The exit status is 1 if an answer differs, or if
-learned state is lost.
+Run it in an environment with vLLM (`scripts/setup-vllm` makes one). All name one state file. `--how` says
+what they are: two servers, two ranks of vLLM's data parallelism, or two replicas of Ray Serve
+(`pip install "ray[serve]"`, beside vLLM). A client sends the prompts over and over and repeats a request that
+breaks off. Halfway one replica is killed, and another takes its place; ranks are restarted together. The exit
+status is 1 if an answer is not plain vLLM's, or if more rounds were forgotten than a minute has.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
+import signal
 import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
-from urllib.error import URLError
+from typing import Any, Protocol
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import draftwise
@@ -27,108 +29,279 @@ from draftwise.models.load import resolve
 from studies.common.command import command, listed, start
 from studies.common.prompts import spread
 
-PAGE = "docs/how-to/vllm.md"
+PAGE = "docs/how-to/cluster.md"
+BROKEN = (OSError, HTTPError, URLError)
+ROUNDS = "draftwise:spec_decode_num_rounds_total{"
+
+
+class Replicas(Protocol):
+    """Two replicas, as a client sees them."""
+
+    def ask(self, number: int, prompt: str) -> str:
+        """Return a greedy continuation; raise one of `BROKEN` if the replica has gone."""
+        ...
+
+    def replace(self) -> None:
+        """Kill a replica without warning, and start another."""
+        ...
+
+    def rounds(self) -> int:
+        """Return the rounds of all replicas so far, those that were killed included."""
+        ...
 
 
 def main() -> int:
     parser = command(__doc__, PAGE)
+    parser.add_argument("--how", choices=sorted(HOW), default="servers")
     parser.add_argument("--target", default="zoo:target")
     parser.add_argument("--drafters", type=listed, default="ngram,suffix", help="with commas between them")
     parser.add_argument("--policy", default="ucb1", help="one that counts how often it played each arm")
-    parser.add_argument("--prompts", type=int, default=12, help="of both replicas together")
+    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument(
+        "--seconds", type=float, default=180.0, help="of the run; a replica is killed halfway"
+    )
+    parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--max-new-tokens", type=int, default=32)
     parser.add_argument(
         "--port", type=int, default=8001, help="of the first replica; the second has the next"
     )
-    parser.add_argument("--folder", type=Path, default=Path("replicas"), help="for state files and logs")
+    parser.add_argument("--folder", type=Path, default=Path("replicas"), help="for the state file and logs")
     options = parser.parse_args()
     options.folder.mkdir(exist_ok=True)
-    files = [options.folder / "a.json", options.folder / "b.json"]
-    merged = options.folder / "merged.json"
-    for old in (*files, merged):
-        old.unlink(missing_ok=True)
-    prompts = spread(options.prompts)
-    halves = [prompts[0::2], prompts[1::2]]
+    options.file = (options.folder / f"{options.how}.json").resolve()
+    options.file.unlink(missing_ok=True)
+    prompts = [prompt[-400:] for prompt in spread(options.prompts)]
 
-    first = life(options, files, halves)
-    apart = [played(file) for file in files]
-    draftwise_command = Path(sys.executable).with_name("draftwise")
-    subprocess.run([draftwise_command, "merge", *files, "--out", merged], check=True)
-    together = played(merged)
-    for file in files:
-        shutil.copy(merged, file)
-    second = life(options, files, halves[::-1])
-    after = [played(file) for file in files]
-
-    print(f"apart {apart}, merged {together}, after a second life {after}")
-    print(f"{sum(map(len, first))} answers in each life, the same: {first == second[::-1]}")
-    return int(first != second[::-1] or together != sum(apart) or min(after) <= together)
+    with server(options, 0, {}) as plain:
+        expected = [plain.ask(prompt) for prompt in prompts]
+    with HOW[options.how](options) as replicas:
+        seen = traffic(replicas, options, prompts, expected)
+        rounds = replicas.rounds()
+    learned = played(options.file)
+    minute = 60.0 * rounds / options.seconds
+    print(f"{options.how}: {seen.texts} texts, {seen.wrong} not plain vLLM's")
+    print(f"{seen.repeated} requests repeated, because their replica had gone")
+    print(f"rounds: {rounds} decided, {minute:.0f} a minute; {rounds - learned} of them not in the file")
+    return int(seen.wrong > 0 or rounds - learned > minute)
 
 
-class Replica(NamedTuple):
-    """A server with Draftwise inside, at an address."""
+class Seen:
+    """What the clients have seen."""
 
-    url: str
-    server: subprocess.Popen[bytes]
-    log: Path
-
-
-def life(options: Namespace, files: Sequence[Path], halves: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The answers of two replicas, one list for each."""
-    with replica(options, 0, files[0]) as a, replica(options, 1, files[1]) as b:
-        for one in (a, b):
-            wait(one)
-        return [[answer(one, options, p) for p in half] for one, half in zip((a, b), halves, strict=True)]
+    def __init__(self) -> None:
+        self.texts = self.wrong = self.repeated = 0
 
 
-@contextmanager
-def replica(options: Namespace, number: int, file: Path) -> Iterator[Replica]:
-    """A server from its start to its end."""
-    config = draftwise.vllm_config(drafters=options.drafters, policy=options.policy, state=file.resolve())
-    port, core, path = options.port + number, number % (os.cpu_count() or 1), file.with_suffix(".log")
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", resolve(options.target), "--served-model-name", "target", "--dtype", "float32"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--enforce-eager"]
-    command += ["--gpu-memory-utilization", "0.3"]  # on a CPU: of all memory, to be free when it starts
-    command += ["--shutdown-timeout", "10"]  # seconds; without them vLLM kills its workers at once
-    command += ["--speculative-config", json.dumps(config)]
-    own = {"VLLM_CPU_OMP_THREADS_BIND": str(core), "VLLM_CPU_KVCACHE_SPACE": "1"}
-    with path.open("a") as log:
-        server = subprocess.Popen(command, env=os.environ | own, stdout=log, stderr=log)
-        try:
-            yield Replica(f"http://127.0.0.1:{port}", server, path)
-        finally:
-            server.terminate()
-            server.wait()
+def traffic(replicas: Replicas, options: Namespace, prompts: Sequence[str], expected: Sequence[str]) -> Seen:
+    """Answer the prompts in turn for some seconds, and have a replica replaced meanwhile."""
+    seen, end = Seen(), time.monotonic() + options.seconds
 
+    def client(number: int) -> None:
+        k = number
+        while time.monotonic() < end:
+            try:
+                text = replicas.ask(k, prompts[k % len(prompts)])
+            except BROKEN:
+                seen.repeated += 1
+                time.sleep(0.5)
+                continue
+            seen.texts += 1
+            seen.wrong += text != expected[k % len(prompts)]
+            k += options.concurrency
 
-def wait(one: Replica) -> None:
-    """Wait until a server answers."""
-    print(f"waiting for {one.url}", file=sys.stderr, flush=True)
-    while True:
-        try:
-            urlopen(f"{one.url}/health").close()
-            return
-        except URLError:
-            if one.server.poll() is not None:
-                raise SystemExit(
-                    f"{one.url} has ended with status {one.server.returncode}: see {one.log}"
-                ) from None
-            time.sleep(1)
-
-
-def answer(one: Replica, options: Namespace, prompt: str) -> str:
-    """A server's greedy continuation of the end of a prompt."""
-    asked = {"model": "target", "prompt": prompt[-400:], "max_tokens": options.max_new_tokens}
-    body = json.dumps(asked | {"temperature": 0.0}).encode()
-    with urlopen(Request(f"{one.url}/v1/completions", body, {"Content-Type": "application/json"})) as told:
-        return str(json.load(told)["choices"][0]["text"])
+    with ThreadPoolExecutor(options.concurrency) as pool:
+        clients = pool.map(client, range(options.concurrency))
+        time.sleep(options.seconds / 2)
+        replicas.replace()
+        list(clients)
+    return seen
 
 
 def played(file: Path) -> int:
-    """The number of rounds in a state file."""
+    """Return the number of rounds in a state file."""
     pulls: list[float] = json.loads(file.read_text())["numbers"]["shared"]["pulls"]
     return round(sum(pulls))
+
+
+# -- servers and ranks -------------------------------------------------------------------------------------
+
+
+class Server:
+    """A server in a process group of its own."""
+
+    def __init__(self, options: Namespace, number: int, speculative: dict[str, Any], *more: str) -> None:
+        self.options, self.port = options, options.port + number
+        self.path = options.folder / f"{options.how}.{number}.log"
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--model", resolve(options.target), "--served-model-name", "target", "--dtype", "float32"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--enforce-eager"]
+        command += ["--gpu-memory-utilization", "0.3"]  # on a CPU: of all memory, to be free when it starts
+        command += ["--shutdown-timeout", "10", *more]  # without these seconds vLLM kills its workers at once
+        if speculative:
+            command += ["--speculative-config", json.dumps(speculative)]
+        cores = "0|1" if more else str(number % (os.cpu_count() or 1))
+        own = {"VLLM_CPU_OMP_THREADS_BIND": cores, "VLLM_CPU_KVCACHE_SPACE": "1"}
+        with self.path.open("a") as log:
+            self.process = subprocess.Popen(
+                command, env=os.environ | own, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        print(f"waiting for port {self.port}", file=sys.stderr, flush=True)
+        while True:
+            with suppress(URLError):
+                urlopen(f"http://127.0.0.1:{self.port}/health").close()
+                return
+            if self.process.poll() is not None:
+                raise SystemExit(f"port {self.port}: the server has ended, see {self.path}")
+            time.sleep(1)
+
+    def ask(self, prompt: str) -> str:
+        """Return its greedy continuation of a prompt."""
+        asked = {"model": "target", "prompt": prompt, "max_tokens": self.options.max_new_tokens}
+        body = json.dumps(asked | {"temperature": 0.0}).encode()
+        url = f"http://127.0.0.1:{self.port}/v1/completions"
+        with urlopen(Request(url, body, {"Content-Type": "application/json"})) as told:
+            return str(json.load(told)["choices"][0]["text"])
+
+    def rounds(self) -> int:
+        """Return how many rounds its policies have decided."""
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics") as told:
+            lines = told.read().decode().splitlines()
+        return round(sum(float(line.split()[-1]) for line in lines if line.startswith(ROUNDS)))
+
+    def kill(self) -> None:
+        """Kill it with all its processes."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Stop it as a user would."""
+        self.process.terminate()
+        self.process.wait()
+
+
+@contextmanager
+def server(options: Namespace, number: int, speculative: dict[str, Any]) -> Iterator[Server]:
+    """A server from its start to its end."""
+    one = Server(options, number, speculative)
+    try:
+        one.wait()
+        yield one
+    finally:
+        one.stop()
+
+
+class Servers:
+    """Servers that are restarted one by one: two of their own, or one of two ranks."""
+
+    def __init__(self, options: Namespace, count: int, *more: str) -> None:
+        self.new: Callable[[int], Server] = lambda k: Server(options, k, configured(options), *more)
+        self.all, self.killed = [self.new(k) for k in range(count)], 0
+        for one in self.all:
+            one.wait()
+
+    def ask(self, number: int, prompt: str) -> str:
+        return self.all[number % len(self.all)].ask(prompt)
+
+    def rounds(self) -> int:
+        return self.killed + sum(one.rounds() for one in self.all)
+
+    def replace(self) -> None:
+        self.killed = self.all[-1].rounds()
+        self.all[-1].kill()
+        self.all[-1] = self.new(len(self.all) - 1)
+        self.all[-1].wait()
+
+
+@contextmanager
+def servers(options: Namespace, count: int = 2, *more: str) -> Iterator[Servers]:
+    both = Servers(options, count, *more)
+    try:
+        yield both
+    finally:
+        for one in both.all:
+            one.stop()
+
+
+def ranks(options: Namespace) -> Any:
+    """One server of two ranks, each with a policy of its own."""
+    return servers(options, 1, "--data-parallel-size", "2")
+
+
+def configured(options: Namespace) -> dict[str, Any]:
+    return draftwise.vllm_config(drafters=options.drafters, policy=options.policy, state=options.file)
+
+
+# -- Ray Serve ---------------------------------------------------------------------------------------------
+
+
+class Engine:
+    """A replica of Ray Serve: an engine of vLLM, which writes one text at a time."""
+
+    def __init__(self, target: str, speculative: dict[str, Any]) -> None:
+        from studies.common.vllm import engine, in_this_process
+
+        in_this_process()
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        self.llm = engine(target, speculative, batch=4)
+
+    def ask(self, prompt: str, new_tokens: int) -> tuple[str, int, int]:
+        """Return its greedy continuation of a prompt, its process, and how many rounds that has decided."""
+        from vllm import SamplingParams
+
+        from draftwise.hosts.vllm import totals
+
+        greedy = SamplingParams(temperature=0.0, max_tokens=new_tokens)
+        (told,) = self.llm.generate([prompt], greedy, use_tqdm=False)
+        return str(told.outputs[0].text), os.getpid(), int(totals(self.llm).get("num_rounds", 0))
+
+    def pid(self) -> int:
+        """Return the process that runs it."""
+        return os.getpid()
+
+
+class Ray:
+    """Two replicas behind Ray Serve, which chooses one for each request and replaces those that end."""
+
+    def __init__(self, options: Namespace) -> None:
+        import ray
+        from ray import serve
+
+        self.options, self.serve = options, serve
+        self.known: dict[int, int] = {}  # rounds by process
+        ray.init(num_cpus=4, include_dashboard=False, object_store_memory=2**27, _node_ip_address="127.0.0.1")
+        new = serve.deployment(num_replicas=2, ray_actor_options={"num_cpus": 1})(Engine)
+        self.handle = serve.run(new.bind(options.target, configured(options)), route_prefix=None)
+
+    def ask(self, number: int, prompt: str) -> str:
+        from ray.exceptions import RayError
+
+        try:
+            told = self.handle.ask.remote(prompt, self.options.max_new_tokens).result()
+        except RayError as error:
+            raise OSError(str(error)) from error
+        text, process, self.known[process] = told
+        return str(text)
+
+    def rounds(self) -> int:
+        return sum(self.known.values())
+
+    def replace(self) -> None:
+        os.kill(self.handle.pid.remote().result(), signal.SIGKILL)
+
+
+@contextmanager
+def ray_serve(options: Namespace) -> Iterator[Ray]:
+    replicas = Ray(options)
+    try:
+        yield replicas
+    finally:
+        replicas.serve.shutdown()
+
+
+HOW: dict[str, Callable[[Namespace], Any]] = {"servers": servers, "ranks": ranks, "ray": ray_serve}
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
 from argparse import SUPPRESS, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from studies.common import vllm
-from studies.common.command import again, command, listed, numbers, start
+from studies.common.command import command, listed, numbers, start
 from studies.common.prompts import spread
 
 PAGE = "docs/how-to/vllm.md"
@@ -76,31 +74,13 @@ def engines(options: Namespace) -> list[dict[str, Any]]:
         left = (perf_counter() - start) / k * (len(chosen) - k) if k else 0.0
         about = f", about {left / 60:.1f} min left" if k else ""
         print(f"{name} ({k + 1} of {len(chosen)}{about})", file=sys.stderr, flush=True)
-        told = child(options, speculative)
+        told = vllm.apart({"speculative": speculative}, cores=options.cores)
         plain = next((r["texts"] for r in results if r["name"] == "plain"), told.get("texts"))
         same = sum(a == b for a, b in zip(plain or (), told.get("texts", ()), strict=False))
         results.append({"name": name, "identical": same} | told)
     for result in results:
         result.pop("texts", None)
     return results
-
-
-def child(options: Namespace, speculative: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the seconds of one engine, or why there are none."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "told.json"
-        settings = json.dumps({"out": str(out), "speculative": speculative})
-        log = Path(folder) / "log"
-        own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": options.cores}
-        environment = os.environ | vllm.settings() | own
-        with log.open("w") as err:
-            command = again("--one", settings)
-            ended = subprocess.run(command, stdout=err, stderr=err, env=environment, check=False)
-        if ended.returncode or not out.exists():
-            lines = [line for line in log.read_text().splitlines() if "Error" in line]
-            return {"absent": lines[-1][-200:] if lines else f"ended with status {ended.returncode}"}
-        result: dict[str, Any] = json.loads(out.read_text())
-    return result
 
 
 def measure(options: Namespace, speculative: dict[str, Any] | None) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def text_law(history: Any) -> Any:
     return row
 
 
-def config(model: str, *, most: int = 16) -> Any:
+def config(model: str, *, most: int = 16, rank: int = 0) -> Any:
     """What a proposer reads of vLLM's configuration."""
     told = SimpleNamespace(
         model=model, tokenizer=model, trust_remote_code=False, max_model_len=128, get_vocab_size=lambda: V
@@ -42,7 +42,7 @@ def config(model: str, *, most: int = 16) -> Any:
     return SimpleNamespace(
         model_config=told,
         speculative_config=SimpleNamespace(num_speculative_tokens=most),
-        parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0),
+        parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_index=rank),
         instance_id="test",
     )
 
@@ -199,15 +199,37 @@ def test_a_policy_is_checked_as_for_a_decoder(monkeypatch: pytest.MonkeyPatch) -
         build(routed)
 
 
+def write_text(proposer: Any) -> None:
+    """One text from its beginning to its end."""
+    engine = Engine(text_law)
+    engine.add("a", [10, 11], 60)
+    while engine.waiting or engine.running:
+        engine.step(lambda jobs, sampled: proposer.propose(sampled, *arrays(jobs)))
+    proposer.propose([], *arrays([]))
+
+
+def test_ranks_report_apart_and_learn_together(tmp_path: Path) -> None:
+    told = draftwise.vllm_config(drafters=["ngram", "suffix"], policy="ucb1", state=tmp_path / "state.json")
+    ranks = [build(told, rank=rank) for rank in range(2)]
+    for rank in ranks:
+        write_text(rank)
+    assert len({rank._reporter.path for rank in ranks}) == 2
+    apart = [sum(rank.follower.policy.shared.pulls) for rank in ranks]
+    for rank in (*ranks, ranks[0]):
+        rank._reporter._saved = -1e9
+        rank._reporter.tick()
+        rank._reporter.saver._thread.join()
+        rank._reporter.tick()
+    assert [sum(rank.follower.policy.shared.pulls) for rank in ranks] == [sum(apart)] * 2
+    for rank in ranks:
+        rank._reporter.end()
+
+
 def test_what_was_learnt_is_saved_and_found_again(tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     told = draftwise.vllm_config(drafters=["ngram", "suffix"], policy="ucb1", state=file)
     first = build(told)
-    engine = Engine(text_law)
-    engine.add("a", [10, 11], 60)
-    while engine.waiting or engine.running:
-        engine.step(lambda jobs, sampled: first.propose(sampled, *arrays(jobs)))
-    first.propose([], *arrays([]))
+    write_text(first)
     report = first._reporter.path
     assert json.loads(report.read_text()) == first.follower.totals()
     shutil.rmtree(report.parent)  # as a cleaner of temporary files does

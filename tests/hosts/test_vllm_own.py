@@ -235,7 +235,7 @@ class Stub:
         config = SimpleNamespace(
             model_config=told,
             speculative_config=SimpleNamespace(num_speculative_tokens=LONGEST),
-            parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0),
+            parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_index=0),
             instance_id="test",
         )
         from draftwise.hosts.vllm.proposer import Proposer

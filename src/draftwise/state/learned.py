@@ -42,7 +42,8 @@ def is_learned(field: Field[Any]) -> bool:
 
 def learned_fields(node: Any) -> tuple[Field[Any], ...]:
     """Return the learned fields of a dataclass, without `flight`: decisions in flight are not state."""
-    return _learned_fields(type(node))
+    kind: Any = type(node)
+    return _learned_fields(kind)
 
 
 @cache

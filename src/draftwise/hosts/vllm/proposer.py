@@ -230,7 +230,7 @@ def check_own(name: str, config: Any, own: Any) -> None:
     """
     if config.parallel_config.data_parallel_size > 1:
         raise UserError(
-            f"drafter {name}: replicas of vLLM's data parallelism draft in step; start them apart"
+            f"drafter {name}: ranks of a mixture of experts draft in step; start replicas of one rank"
         )
     if getattr(own, "supports_mm_inputs", False) or getattr(own, "uses_mrope", False):
         raise UserError(f"drafter {name}: it reads images, which are not passed on; use a model of text")

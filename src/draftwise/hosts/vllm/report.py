@@ -12,9 +12,9 @@ from threading import Thread
 from time import monotonic, time
 from typing import Any
 
-from ...specs import DrafterSpec
 from ...errors import UserError
 from ...policies.catalogue import default
+from ...specs import DrafterSpec
 from ...state.file import Found, Numbers, StateFile, usable
 from ...writing import write_text
 from ..follow import Follower
@@ -47,7 +47,8 @@ class Reporter:
     def of(cls, owner: Any, follower: Follower, options: Options, config: Any) -> Reporter:
         """Return the reporter of an engine; it saves when its owner is deleted or the process ends."""
         parallel = config.parallel_config
-        rank = int(parallel.data_parallel_rank) if parallel.data_parallel_size > 1 else 0
+        # Ranks of a dense model count as engines of their own: their data_parallel_rank is 0.
+        rank = int(parallel.data_parallel_index)
         state = None
         if options.state:
             path = usable(options.state)
