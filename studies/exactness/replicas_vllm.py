@@ -19,15 +19,19 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+import psutil
+
 import draftwise
 from draftwise.models.load import resolve
 from studies.common.command import command, listed, start
 from studies.common.prompts import spread
+from studies.common.vllm import settings
 
 PAGE = "docs/how-to/cluster.md"
 BROKEN = (OSError, HTTPError, URLError)
@@ -238,24 +242,32 @@ def configured(options: Namespace) -> dict[str, Any]:
 
 
 class Engine:
-    """A replica of Ray Serve: an engine of vLLM, which writes one text at a time."""
+    """A replica of Ray Serve: an engine of vLLM."""
 
     def __init__(self, target: str, speculative: dict[str, Any]) -> None:
-        from studies.common.vllm import engine, in_this_process
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
 
-        in_this_process()
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        self.llm = engine(target, speculative, batch=4)
+        os.environ.update(settings(cores="nobind"))
+        arguments = AsyncEngineArgs(
+            model=resolve(target),
+            dtype="float32",
+            enforce_eager=True,
+            gpu_memory_utilization=0.3,
+            speculative_config=speculative,
+        )
+        self.llm, self.ids = AsyncLLM.from_engine_args(arguments), count()
 
-    def ask(self, prompt: str, new_tokens: int) -> tuple[str, int, int]:
+    async def ask(self, prompt: str, new_tokens: int) -> tuple[str, int, int]:
         """Return its greedy continuation of a prompt, its process, and how many rounds that has decided."""
         from vllm import SamplingParams
 
         from draftwise.hosts.vllm import totals
 
         greedy = SamplingParams(temperature=0.0, max_tokens=new_tokens)
-        (told,) = self.llm.generate([prompt], greedy, use_tqdm=False)
-        return str(told.outputs[0].text), os.getpid(), int(totals(self.llm).get("num_rounds", 0))
+        async for told in self.llm.generate(prompt, greedy, str(next(self.ids))):
+            text = str(told.outputs[0].text)
+        return text, os.getpid(), int(totals(self.llm).get("num_rounds", 0))
 
     def pid(self) -> int:
         """Return the process that runs it."""
@@ -271,7 +283,8 @@ class Ray:
 
         self.options, self.serve = options, serve
         self.known: dict[int, int] = {}  # rounds by process
-        ray.init(num_cpus=4, include_dashboard=False, object_store_memory=2**27, _node_ip_address="127.0.0.1")
+        ray.init(num_cpus=4, include_dashboard=False, object_store_memory=2**27, log_to_driver=False)
+        serve.start(http_options={"location": "NoServer"})
         new = serve.deployment(num_replicas=2, ray_actor_options={"num_cpus": 1})(Engine)
         self.handle = serve.run(new.bind(options.target, configured(options)), route_prefix=None)
 
@@ -289,7 +302,9 @@ class Ray:
         return sum(self.known.values())
 
     def replace(self) -> None:
-        os.kill(self.handle.pid.remote().result(), signal.SIGKILL)
+        replica = psutil.Process(self.handle.pid.remote().result())
+        for process in (*replica.children(recursive=True), replica):
+            process.kill()
 
 
 @contextmanager

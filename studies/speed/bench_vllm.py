@@ -27,6 +27,7 @@ PAGE = "docs/how-to/vllm.md"
 def methods(model: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """Names, and what vLLM is told of each; `drafters` marks ours."""
     yield "plain", None
+    yield "plain, no asynchronous scheduling", {"async_scheduling": False}
     for length in (3, 5):
         lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": 4}
         yield f"vllm ngram {length}", {"method": "ngram", "num_speculative_tokens": length} | lookup
@@ -36,6 +37,7 @@ def methods(model: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
         yield f"vllm draft model {length}", draft
     for policy in ("metasd-ucb", "hedgespec", "auto"):
         yield f"draftwise {policy}", {"drafters": listed(vllm.DRAFTERS), "policy": policy}
+    yield "draftwise auto, vLLM's model", {"drafters": [f"vllm:draft_model:{model}", "ngram", "suffix"]}
     yield "plain, again", None
 
 
@@ -85,13 +87,15 @@ def engines(options: Namespace) -> list[dict[str, Any]]:
 
 def measure(options: Namespace, speculative: dict[str, Any] | None) -> dict[str, Any]:
     """Seconds and tokens of one engine at every concurrency."""
-    import draftwise
-    from draftwise.hosts.vllm import totals
+    from draftwise.hosts.vllm import totals, vllm_arguments
 
-    ours = speculative is not None and "drafters" in speculative
-    levels = options.concurrency
-    config = draftwise.vllm_config(**speculative) if ours and speculative else speculative
-    more = {"enforce_eager": not options.compile, "disable_log_stats": False}
+    told, levels = speculative or {}, options.concurrency
+    more: dict[str, Any] = {"enforce_eager": not options.compile, "disable_log_stats": False}
+    if ours := "drafters" in told:
+        more |= vllm_arguments(**told)
+    else:
+        more |= {"speculative_config": told} if "method" in told else told
+    config = more.pop("speculative_config", None)
     llm = vllm.engine(options.target, config, batch=max(levels), **more)
     ids = vllm.prompts(llm, spread(options.prompts), options.max_new_tokens)
     warm = vllm.prompts(llm, spread(8, start=7), options.max_new_tokens)
