@@ -156,6 +156,8 @@ class Planner:
             share = shares[request]
             n = min(bought, depths[share.drafter])
             length = max((one for one in self.lengths if one <= n), default=0)
+            if share.trial:  # lengths may have gaps, and only a trial shows what the next one costs
+                length = next((one for one in self.lengths if one >= n), length)
             tokens = sum(share.survival[:length])
             price = 0.0 if self.padded else self.token * self.widths[share.drafter] * length
             if (gain := tokens - price - share.reading) > 0.0:
