@@ -37,6 +37,7 @@ from ..policies.recorders.bandit import Bandit
 from ..registry.entries import entry
 from ..specs import DrafterSpec, parse_policy
 from ..state.file import StateFile, usable
+from ..state.saver import Saver
 from .follow import TextScores
 
 CONTROLLER = "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController.__init__"
@@ -103,7 +104,7 @@ class LengthPolicy:
         self.decides = self.group is None or self.group.rank_in_group == 0
         self.rng, self.clock = Random(seed), clock
         self.tiers: dict[int, Tier] = {}
-        self.states: list[StateFile] = []
+        self.savers: list[Saver] = []
         for size in sorted(candidates):
             steps = sorted(set(candidates[size]))
             tier = Tier(steps, max((n for n in steps if n <= initial), default=steps[0]))
@@ -119,7 +120,7 @@ class LengthPolicy:
                         usable(path), made.policy, name=policy, target=target, drafters=drafters
                     )
                     file.load()
-                    self.states.append(file)
+                    self.savers.append(Saver(file))
         self.graders = DrafterPool({}, vocab_size=2)  # grades nothing: no drafter can be asked
         self._sizes = list(self.tiers)
         self._graph_sizes: list[int] | None = None
@@ -127,7 +128,7 @@ class LengthPolicy:
         self._held: Step | None = None
         self._steps, self._batch, self._has_prefilled, self._is_faulty = initial, 0, False, False
         self._ended, self._saved = nan, clock()
-        if self.states:
+        if self.savers:
             Finalize(self, self.save, exitpriority=10)
 
     @property
@@ -175,9 +176,12 @@ class LengthPolicy:
             self._learn(step, correct, seconds)
         else:
             self._forget(step)
+        for saver in self.savers:
+            saver.finish()
         if now - self._saved >= SAVE_SECONDS:
             self._saved = now
-            self.save()
+            for saver in self.savers:
+                saver.start()
 
     def on_state_activated(self, *arguments: Any, **more: Any) -> None:
         """Count no seconds of a switch between lengths, which the pull request 28045 announces."""
@@ -189,8 +193,8 @@ class LengthPolicy:
 
     def save(self) -> None:
         """Save what the policies have learned, if there is a state file."""
-        for state in self.states:
-            state.keep()
+        for saver in self.savers:
+            saver.end()
 
     def _tier(self, batch_size: int) -> Tier:
         sizes = self._graph_sizes or []

@@ -8,14 +8,13 @@ import tempfile
 from contextlib import suppress
 from multiprocessing.util import Finalize
 from pathlib import Path
-from threading import Thread
 from time import monotonic, time
 from typing import Any
 
-from ...errors import UserError
 from ...policies.catalogue import default
 from ...specs import DrafterSpec
-from ...state.file import Found, Numbers, StateFile, usable
+from ...state.file import StateFile, usable
+from ...state.saver import Saver
 from ...writing import write_text
 from ..follow import Follower
 from .names import is_own
@@ -88,48 +87,6 @@ class Reporter:
             self.saver.end()
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
-
-
-class Saver:
-    """Saves a policy's state from a thread of its own, as a disk may be slow and a step must not wait."""
-
-    def __init__(self, state: StateFile) -> None:
-        self.state = state
-        self._thread: Thread | None = None
-        self._found: Found | None = None
-
-    def start(self) -> bool:
-        """Begin to save; False while the last save has not finished."""
-        if self._thread is not None:
-            return False
-        try:
-            taken = self.state.taken()
-        except UserError as error:
-            self.state.complain(error)
-            return True
-        self._thread = Thread(target=self._exchange, args=(taken,), daemon=True, name="draftwise-state")
-        self._thread.start()
-        return True
-
-    def finish(self) -> None:
-        """Add what others have saved to the policy, if a save has ended."""
-        if self._thread is not None and not self._thread.is_alive():
-            self._thread = None
-            self.state.adopt(self._found)
-
-    def end(self) -> None:
-        """Save once more and wait for it."""
-        if self._thread is not None:
-            self._thread.join()
-            self.finish()
-        self.state.keep()
-
-    def _exchange(self, taken: Numbers) -> None:
-        self._found = None
-        try:
-            self._found = self.state.exchange(taken)
-        except UserError as error:
-            self.state.complain(error)
 
 
 def path_of(instance: str, replica: int) -> Path:
