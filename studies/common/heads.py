@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from draftwise.models.load import resolve
+
+NORMS = ("token_layernorm", "hidden_layernorm", "final_layernorm")  # of MiMo's further layer
 
 
 def write_eagle(folder: Path) -> Path:
@@ -47,6 +50,34 @@ def write_random_eagle3(folder: Path, *, seed: int = 0) -> Path:
     weights |= {"fc.weight": random(width, 3 * width), "norm.weight": torch.ones(width)}
     weights["lm_head.weight"] = random(size, width)
     return _write(folder, weights, config | {"architectures": ["LlamaForCausalLMEagle3"]})
+
+
+def write_mimo(folder: Path, *, seed: int = 0) -> Path:
+    """Write `zoo:target` in the form of a MiMo, with one layer of multi-token prediction of random weights."""
+    source = Path(resolve("zoo:target"))
+    weights = load_file(source / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    width = config["hidden_size"]
+    for name in [name for name in weights if "self_attn" in name and "o_proj" not in name]:
+        weights[name.replace(".weight", ".bias")] = torch.zeros(len(weights[name]), dtype=weights[name].dtype)
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return (0.05 * torch.randn(shape, generator=generator)).to(weights["model.norm.weight"].dtype)
+
+    first, layer = "model.layers.0.", "model.mtp_layers.0."
+    copied = {name.replace(first, layer): value for name, value in weights.items() if name.startswith(first)}
+    weights |= {
+        name: random(*value.shape) if value.dim() > 1 else value.clone() for name, value in copied.items()
+    }
+    weights |= {f"{layer}{name}.weight": torch.ones(width) for name in NORMS}
+    weights[f"{layer}input_proj.weight"] = random(width, 2 * width)
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if file.suffix in (".json", ".jinja") and file.name != "config.json":
+            shutil.copy(file, folder)
+    more = {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 1}
+    return _write(folder, weights, config | more)
 
 
 def _write(folder: Path, weights: dict[str, Tensor], config: dict[str, Any]) -> Path:

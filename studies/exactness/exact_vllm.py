@@ -52,8 +52,11 @@ def compare(options: Namespace) -> int:
     """Every way of drafting against none, each in a process of its own; 1 if any text differs."""
     with tempfile.TemporaryDirectory() as folder:
         teams = own_teams(Path(folder)) if options.own else [options.drafters]
-        ways = [{"drafters": names, "policy": "random"} for names in teams]
-        if not options.own:
+        ways: list[dict[str, Any]] = [{"drafters": names, "policy": "random"} for names in teams]
+        if options.own:  # a target of the same weights, with a layer that vLLM drafts with
+            mimo = str(heads.write_mimo(Path(folder) / "mimo"))
+            ways.append({"drafters": ["vllm:mtp", "ngram"], "policy": "random", "target": mimo})
+        else:
             ways[:0] = [{"drafters": [name], "policy": "static-5"} for name in options.drafters]
         plain, worst = child({})["texts"], 0
         for way in ways:
@@ -106,7 +109,7 @@ def write(options: Namespace, way: dict[str, Any]) -> dict[str, Any]:
     if "drafters" in way:
         more |= vllm_arguments(drafters=way["drafters"], policy=way["policy"])
     speculative = more.pop("speculative_config", None)
-    llm = vllm.engine(options.target, speculative, batch=max(options.concurrency), **more)
+    llm = vllm.engine(way.get("target", options.target), speculative, batch=max(options.concurrency), **more)
     ids, most = vllm.prompts(llm, spread(options.prompts), options.max_new_tokens), options.max_new_tokens
     texts = {level: vllm.write(llm, ids, level, most) for level in options.concurrency}
     ours = vllm.ours(llm) if options.tensor_parallel == 1 and speculative else None

@@ -1,4 +1,4 @@
-"""An hour of real traffic, replayed on vLLM: plain, its own best drafts, and `auto`, with a restart halfway.
+"""An hour of real traffic, replayed on vLLM: plain, its n-gram drafts, and `auto`, with a restart halfway.
 
 Run it in an environment with vLLM (`scripts/setup-vllm` makes one) on a quiet machine. When requests come, to
 which of two services (chat, completion of code) and how long they are is that of the Azure LLM inference
@@ -38,7 +38,6 @@ AUTO = {"drafters": "ngram,suffix", "policy": "auto"}
 METHODS: dict[str, dict[str, Any] | None] = {
     "plain": None,
     "vLLM's n-gram, 3": NGRAM | {"num_speculative_tokens": 3},
-    "vLLM's n-gram, 5": NGRAM | {"num_speculative_tokens": 5},
     "auto": AUTO | {"state": "state.json"},
     "auto, no state": AUTO,
 }
@@ -58,7 +57,7 @@ def main() -> None:
     parser.add_argument("--target", default="zoo:target")
     parser.add_argument("--data", type=Path, default=Path("../shared/data/code_python/test.jsonl"))
     parser.add_argument("--speed", type=float, default=10.0, help="times faster than the trace")
-    parser.add_argument("--every", type=int, default=2, help="of the file's requests take one in so many")
+    parser.add_argument("--every", type=int, default=4, help="of the file's requests take one in so many")
     parser.add_argument("--concurrency", type=int, default=16, help="requests that an engine takes at once")
     parser.add_argument("--cores", default="0-1", help="cores that vLLM's threads are bound to")
     parser.add_argument("--only", default="", help="methods whose names contain this")

@@ -50,9 +50,9 @@ def test_it_says_how_to_run_it_and_runs_nothing(
 
 
 def test_one_command_runs_any_of_them() -> None:
-    asked = [sys.executable, "-m", "studies.house", "--help"]
+    asked = [sys.executable, "-m", "studies.theory.rate", "--help"]
     ran = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert ran.stdout.startswith("usage: python -m studies.house ")
+    assert ran.stdout.startswith("usage: python -m studies.theory.rate ")
 
 
 def test_no_study_changes_where_python_looks() -> None:

@@ -91,11 +91,11 @@ def slices(prompts: Sequence[Sequence[int]]) -> list[list[int]]:
     return [every[240 * k : 240 * (k + 1)] for k in range(8)]
 
 
-def engine(**options: Any) -> Any:
+def engine(target: str = "zoo:target", **options: Any) -> Any:
     from vllm import LLM
 
     return LLM(
-        resolve("zoo:target"),
+        resolve(target),
         dtype="float32",
         enforce_eager=True,
         max_num_seqs=8,

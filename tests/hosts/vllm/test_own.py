@@ -26,13 +26,15 @@ from studies.common.vllm import ours
 
 from .test_engine import GROWING, engine, generate, ids, pairs, preemptions, slices
 
-MODELS = ("draft_model", "eagle", "eagle3")
+MODELS = ("draft_model", "eagle", "eagle3", "mtp")
 
 
 def name_of(model: str, folder: Path) -> str:
     """The drafter's name; the head's weights are written to the folder."""
     if model == "draft_model":
         return "vllm:draft_model:zoo:general"
+    if model == "mtp":
+        return "vllm:mtp"
     write = heads.write_eagle if model == "eagle" else heads.write_random_eagle3
     return f"vllm:{model}:{write(folder / model)}"
 
@@ -66,12 +68,14 @@ def plain() -> Texts:
 def served(request: Any, plain: Texts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any]]:
     from vllm.platforms import current_platform  # type: ignore[import-not-found,unused-ignore]
 
-    name = name_of(request.param, tmp_path_factory.mktemp("heads"))
+    folder = tmp_path_factory.mktemp("heads")
+    name = name_of(request.param, folder)
+    target = str(heads.write_mimo(folder)) if request.param == "mtp" else "zoo:target"
     with pytest.MonkeyPatch.context() as patch:
         # The first engine has done it; once Numba has compiled the lookup, it fails on llvmlite's objects.
         register = "register_triton_kernel_overrides"
         patch.setattr(type(current_platform), register, lambda *_: None, raising=False)
-        llm = engine(**vllm_arguments(drafters=[name, "ngram"], policy="static-5"))
+        llm = engine(target, **vllm_arguments(drafters=[name, "ngram"], policy="static-5"))
     yield name, llm
     end(llm)
 
