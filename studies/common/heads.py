@@ -53,7 +53,7 @@ def write_random_eagle3(folder: Path, *, seed: int = 0) -> Path:
 
 
 def write_mimo(folder: Path, *, seed: int = 0) -> Path:
-    """Write `zoo:target` in the form of a MiMo, with one layer of multi-token prediction of random weights."""
+    """Write `zoo:target` in the form of a MiMo, whose layer of multi-token prediction has random weights."""
     source = Path(resolve("zoo:target"))
     weights = load_file(source / "model.safetensors")
     config = json.loads((source / "config.json").read_text())
