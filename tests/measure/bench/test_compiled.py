@@ -35,8 +35,8 @@ def items() -> list[Item]:
 
 @pytest.fixture(autouse=True)
 def as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Dynamo keeps what other tests compiled, describes all tensors to a log that only pytest reads, and tries
-    the compiler's options first, which takes as long as the passes."""
+    """Dynamo keeps what other tests compiled, and describes all tensors to a log that only pytest reads; to
+    try the compiler's options would take half the time."""
     torch.compiler.reset()
     monkeypatch.setattr(logging.getLogger("torch.__trace"), "handlers", [])
     with inductor.patch({"cpp.vec_isa_ok": True}):

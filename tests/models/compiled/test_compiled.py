@@ -46,7 +46,7 @@ from tests.drafters.neural.heads import random_eagle
 from tests.effort import thorough
 from tests.models.weights.test_packed import Bench
 from tests.targets.test_hf import Oracle, prompts
-from tests.tiny import CONFIGS, VOCAB, lively, model, own_text
+from tests.tiny import VOCAB, lively, model, own_text
 
 TIMED = trial._timed
 NAME = "gemma3-window"  # two kinds of masks, and a window shorter than the texts
@@ -434,9 +434,7 @@ def test_models_that_stay_eager(name: str, why: str) -> None:
 
 def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyPatch) -> None:
     """The graph has one row of attention more than the pass has tokens, and its logits are those without."""
-    config = CONFIGS["gpt2"]()  # no heads share a key
-    config.n_layer = 1  # all its layers are alike
-    own = HFTarget(lively(config).to(torch.bfloat16)).runner
+    own = HFTarget(model("gpt2", dtype=torch.bfloat16, layers=1)).runner  # no heads share a key
     graph = InductorCpu(store.make(plan_of(own)), plan_of(own), own.model)
     trial.finish(trial.try_out(own, graph))
     said = []
