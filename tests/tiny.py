@@ -103,11 +103,15 @@ def model(
     dtype: torch.dtype = torch.float64,
     attention: str = "sdpa",
     scale: float = 8.0,
+    layers: int = 2,
 ) -> Any:
     """A random model; `scale` sharpens its logits so that its text is not flat."""
     torch.manual_seed(seed)
     auto: Any = AutoModelForCausalLM
-    made = auto.from_config(CONFIGS[name](), attn_implementation=attention)
+    config = CONFIGS[name]()
+    if layers != config.num_hidden_layers:
+        config.num_hidden_layers = layers
+    made = auto.from_config(config, attn_implementation=attention)
     made.generation_config.eos_token_id = None
     with torch.no_grad():
         for parameter in made.parameters():

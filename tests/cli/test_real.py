@@ -15,6 +15,8 @@ from .conftest import Result
 
 Run = Callable[..., Result]
 COMMAND = [sys.executable, "-c", "import sys; from draftwise.cli import main; sys.exit(main())"]
+ENDLESS = [*COMMAND, "generate", "--raw", "The", "--max-new-tokens", "2000"]
+ENDLESS += ["--drafters", "none", "--trials", "off"]  # nothing is timed
 PROMPT = "Translate German to English: Ein Hund läuft am Strand."
 
 
@@ -52,11 +54,10 @@ def without_stages(text: str) -> str:
 
 
 def test_ctrl_c_keeps_the_text_and_exits_130() -> None:
-    long = [*COMMAND, "generate", "--raw", "The", "--max-new-tokens", "2000", "--drafters", "none"]
     # a shell's background jobs ignore Ctrl-C, and what they start does too
     usual = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     pipe = subprocess.PIPE
-    with subprocess.Popen(long, stdout=pipe, stderr=pipe, text=True, preexec_fn=usual) as running:
+    with subprocess.Popen(ENDLESS, stdout=pipe, stderr=pipe, text=True, preexec_fn=usual) as running:
         assert running.stdout
         assert running.stderr
         begun = running.stdout.read(8)
@@ -69,8 +70,7 @@ def test_ctrl_c_keeps_the_text_and_exits_130() -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    long = [*COMMAND, "generate", "--raw", "The", "--max-new-tokens", "2000", "--drafters", "none"]
-    with subprocess.Popen(long, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(ENDLESS, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout
         assert running.stderr
         running.stdout.read(4)

@@ -41,7 +41,8 @@ computing = count()
 release()
 released = count()
 assert float((torch.ones(9, 9) @ torch.ones(9, 9)).sum()) == 729
-decoder = Decoder.from_pretrained("zoo:target", drafters="ngram", policy="static-2", compile="off")
+quick = {"compile": "off", "pack": False}
+decoder = Decoder.from_pretrained("zoo:target", drafters="ngram", policy="static-2", **quick)
 def let_go():
     had = count()
     release()

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.forked import result_of
+
 Counts = dict[str, dict[str, float]]
 
 
 @pytest.fixture(scope="module")
 def counts() -> Counts:
-    line = [sys.executable, "-m", "tests.targets.count_syncs"]
-    ran = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    found: Counts = json.loads(ran.stdout.splitlines()[-1])
+    found: Counts = result_of(counted_syncs)
     return found
+
+
+def counted_syncs() -> Counts:
+    from tests.targets.count_syncs import all_counts  # registers the device for good
+
+    return all_counts()
 
 
 @pytest.mark.parametrize("batch", [1, 4])

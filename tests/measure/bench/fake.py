@@ -1,8 +1,7 @@
-"""Fast contenders, run by a process that can be killed: python -m tests.measure.bench.fake DIR."""
+"""Fast contenders."""
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,9 +77,3 @@ def play(
     finally:
         journal.close()
     return runner
-
-
-if __name__ == "__main__":
-    slow = [Fake(name, seconds=0.01) for name in ("none", "a", "b", "c")]
-    print("ready", flush=True)
-    play(Path(sys.argv[1]), slow, prompts(60))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._inductor import config as inductor
 from transformers import StaticCache
 
 from draftwise import UserError
@@ -34,10 +35,12 @@ def items() -> list[Item]:
 
 @pytest.fixture(autouse=True)
 def as_in_a_new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Dynamo keeps what other tests compiled, and describes all tensors to a log that only pytest reads."""
+    """Dynamo keeps what other tests compiled, and describes all tensors to a log that only pytest reads; to
+    try the compiler's options would take half the time."""
     torch.compiler.reset()
     monkeypatch.setattr(logging.getLogger("torch.__trace"), "handlers", [])
-    yield
+    with inductor.patch({"cpp.vec_isa_ok": True}):
+        yield
     torch.compiler.reset()
 
 

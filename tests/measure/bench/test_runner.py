@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from itertools import count
@@ -22,10 +20,9 @@ from draftwise.measure.machine import Meter
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.writing import replacing, write_json
 from tests.cli.conftest import LETTERS
+from tests.forked import start
 
 from .fake import Fake, play, prompts
-
-ROOT = Path(__file__).parents[3]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -124,9 +121,9 @@ def test_warming_up_teaches_nothing(models: Models) -> None:
 
 
 def test_seconds_of_a_batch_are_shared_out(models: Models) -> None:
-    start = time.perf_counter()
+    begin = time.perf_counter()
     texts = Policy("static-3", models).decode(letters(4), Generation(12))
-    wall = time.perf_counter() - start
+    wall = time.perf_counter() - begin
     assert 0 < sum(text.seconds for text in texts) <= wall
     assert [len(text.tokens) for text in texts] == [12] * 4
     assert all(sum(len(r.tokens) for r in text.log) == 12 for text in texts)
@@ -232,18 +229,15 @@ def finished(folder: Path) -> int:
 
 def test_killed_three_times_it_ends_with_the_same_set_of_results(tmp_path: Path) -> None:
     when, before = random.Random(7), 0
-    command = [sys.executable, "-m", "tests.measure.bench.fake", str(tmp_path)]
+    slow = [Fake(name, seconds=0.01) for name in ("none", "a", "b", "c")]
     for _ in range(3):
-        child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        had = before
+        child, had = start(play, tmp_path, slow, prompts(60)), before
         while (before := finished(tmp_path)) == had:
             time.sleep(0.01)  # on a busy machine the child may have had no turn yet
         time.sleep(when.uniform(0.0, 0.05))
         child.kill()
-        assert child.wait() == -9, "it was killed, not done"
-        child.stdout.close()
+        child.join()
+        assert child.exitcode == -9, "it was killed, not done"
         before = finished(tmp_path)
     assert 0 < before < 240, "killed half-way"
     contenders = [Fake(name) for name in ("none", "a", "b", "c")]

@@ -46,8 +46,8 @@ def file(folder: Path) -> Path:
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no C++ compiler here")
-def test_the_sources_compile_where_there_is_a_compiler(fresh: Path) -> None:
-    """Else all tests of what they compute would be left out."""
+def test_the_sources_compile_where_there_is_a_compiler() -> None:
+    """Else all tests of what they compute would be left out. This run's cache was empty when it began."""
     assert kernels.find_library().is_file()
     for dtype in (torch.float32, torch.bfloat16):
         assert kernels.linear_kernel(dtype) is not None and kernels.attention_kernel(dtype) is not None
@@ -147,16 +147,18 @@ ATTENTION = (
 
 @made
 @pytest.mark.parametrize(
-    "faults", [*zip(LINEAR, ATTENTION, strict=True), (LINEAR[0], None), (None, ATTENTION[0])]
+    "faults", [(LINEAR[0], None), (None, ATTENTION[0]), *zip(LINEAR[1:], ATTENTION[1:], strict=True)]
 )
 def test_a_kernel_that_computes_something_else_is_not_used(
     fresh: Path, faults: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """One library has a fault for each kernel; a kernel without one is used."""
+    """Each fault by itself is enough, and a kernel without one is used."""
     sources = fresh.parent.parent / "sources"
     shutil.copytree(kernels.SOURCES, sources)
     monkeypatch.setattr(kernels, "SOURCES", sources)
-    monkeypatch.setattr(kernels, "TUNED", [["-O1", *more] for _, *more in kernels.TUNED])  # half the time
+    monkeypatch.setattr(
+        kernels, "TUNED", [["-O0", *more] for _, *more in kernels.TUNED]
+    )  # a quarter of the time
     for name, fault in zip(("linear", "attention"), faults, strict=True):
         if fault:
             text = (sources / f"{name}.cpp").read_text()

@@ -243,6 +243,7 @@ def compile_to(plan: Blueprint, path: Path) -> None:
     with config.patch(
         {
             "aot_inductor.package_constants_in_so": False,
+            "aot_inductor.precompile_headers": False,  # none is used again: each graph has its own folder
             "cpp.dynamic_threads": True,  # as many threads as the process has that runs it
             "compile_threads": 1,
             "aot_inductor.custom_ops_to_c_shims": _shims(plan),
