@@ -13,6 +13,7 @@ from typing import Protocol
 from ..core.request_round import ERROR
 from ..core.round import Round
 from ..generation.decoder import Decoder
+from ..state.saver import Saver
 from .errors import APIError, generation_failed, server_stopping, timed_out
 from .generations import Emit, Event, Generation, GenerationRequest
 from .limits import Limits
@@ -52,6 +53,7 @@ class Engine:
         self.answer_seconds = ANSWER_SECONDS  # of a sequence in the batch, on average
         self.cut_at: float | None = None  # when whatever still runs is cut; None while the server serves
         self._bell, self._unsaved, self._saved = Condition(), False, monotonic()
+        self._saver = None if decoder.state is None else Saver(decoder.state)
         self._rows_due = False  # a sequence has come or ended since the rows were shared out
         self.thread = Thread(target=self._run, name="draftwise-engine", daemon=True)
 
@@ -136,8 +138,8 @@ class Engine:
             while not self.running and not self.waiting:
                 if self.cut_at is not None:
                     return False
-                self._bell.wait(SAVE_SECONDS if self._unsaved else None)
-                if self._unsaved:
+                self._bell.wait(SAVE_SECONDS if self._is_saving() else None)
+                if self._is_saving():
                     return True
             return self.cut_at is None or monotonic() < self.cut_at
 
@@ -290,11 +292,17 @@ class Engine:
 
     def _save(self, *, now: bool = False) -> None:
         """Save what was learnt, now and then, and again after an error, which is a warning."""
-        state = self.decoder.state
-        if state is None or not self._unsaved:
+        if (saver := self._saver) is None or not self._is_saving():
             self._unsaved = False
             return
-        if now or monotonic() - self._saved >= SAVE_SECONDS:
-            with self.decoder.loop.lock:
-                self._unsaved = not state.keep()
-            self._saved = monotonic()
+        with self.decoder.loop.lock:
+            if now:
+                saver.end()
+                return
+            saver.finish()
+            if monotonic() - self._saved >= SAVE_SECONDS and self._is_saving() and saver.start():
+                self._unsaved, self._saved = False, monotonic()
+
+    def _is_saving(self) -> bool:
+        """Return whether something is to be saved, or being saved."""
+        return self._unsaved or (self._saver is not None and (self._saver.is_busy or self._saver.failed))

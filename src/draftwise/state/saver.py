@@ -16,8 +16,14 @@ class Saver:
 
     def __init__(self, state: StateFile) -> None:
         self.state = state
+        self.failed = False  # the last save; the state file has said why
         self._thread: Thread | None = None
         self._found: Found | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a save has begun and `finish` has not seen its end."""
+        return self._thread is not None
 
     def start(self) -> bool:
         """Begin to save; False while the last save has not finished."""
@@ -26,7 +32,7 @@ class Saver:
         try:
             taken = self.state.taken()
         except UserError as error:
-            self.state.complain(error)
+            self._fail(error)
             return True
         self._thread = Thread(target=self._exchange, args=(taken,), daemon=True, name="draftwise-state")
         self._thread.start()
@@ -46,8 +52,12 @@ class Saver:
         self.state.keep()
 
     def _exchange(self, taken: Numbers) -> None:
-        self._found = None
+        self._found, self.failed = None, False
         try:
             self._found = self.state.exchange(taken)
         except UserError as error:
-            self.state.complain(error)
+            self._fail(error)
+
+    def _fail(self, error: UserError) -> None:
+        self.failed = True
+        self.state.complain(error)
