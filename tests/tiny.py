@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from random import Random
 from typing import Any
 
@@ -120,11 +121,30 @@ def model(
     return made.to(dtype).eval()
 
 
+WRITTEN: dict[tuple[bytes, tuple[int, ...], int], list[int]] = {}  # texts by model, prompt and length
+
+
 def own_text(made: Any, prompt: list[int], n: int) -> list[int]:
-    """What Transformers' own greedy decoding writes."""
-    ids = torch.tensor([prompt])
-    out = made.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False)
-    return list(out[0, len(prompt) :].tolist())
+    """What Transformers' own greedy decoding writes; models that are alike write it once."""
+    key = (fingerprint(made), tuple(prompt), n)
+    if not key[0] or key not in WRITTEN:
+        ids = torch.tensor([prompt])
+        out = made.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False)
+        WRITTEN[key] = out[0, len(prompt) :].tolist()
+    return list(WRITTEN[key])
+
+
+def fingerprint(made: Any) -> bytes:
+    """All that a small model's text depends on; nothing where another's code could take part in a pass."""
+    for part in made.modules():
+        own = type(part).__module__.startswith(("torch.nn.modules", "transformers.models"))
+        if not own or part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
+            return b""
+    digest = sha256(f"{type(made)}{made.dtype}{made.config._attn_implementation}".encode())
+    digest.update(f"{made.config.to_json_string()}{made.generation_config}".encode())
+    for name, tensor in made.state_dict().items():
+        digest.update(name.encode() + tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.digest()
 
 
 def lively(config: Any, seed: int = 0) -> Any:

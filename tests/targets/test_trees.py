@@ -28,6 +28,7 @@ from tests.targets.test_hf import KINDS, Oracle, prompts
 from tests.tiny import VOCAB, model, own_text
 
 Texts = dict[tuple[int, ...], list[int]]
+PROMPTS = prompts(6)
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ def grown(target: HFTarget, drafters: dict[str, Any], arms: Sequence[Arm] = ARMS
 
 
 def texts_of(loop: Loop, n: int, batch: int) -> list[list[int]]:
-    return written(loop, prompts(), n, batch)
+    return written(loop, PROMPTS, n, batch)
 
 
 CHAINS_ONLY = {"minimax-sparse"}
@@ -99,25 +100,25 @@ TREE_KINDS = [kind for kind in KINDS if kind[0] not in CHAINS_ONLY]
 
 @pytest.mark.parametrize(("name", "attention"), some(TREE_KINDS, 3))
 def test_greedy_text_is_the_models_own(name: str, attention: str) -> None:
-    """Prompts of six lengths join and leave a batch of chains and trees."""
+    """Six prompts join and leave a batch of chains and trees."""
     made = model(name, attention=attention)
-    own = [own_text(made, p, 40) for p in prompts()]
-    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    own = [own_text(made, p, 40) for p in PROMPTS]
+    truth = {tuple(p): text for p, text in zip(PROMPTS, own, strict=True)}
     for batch in (1, 3):
         assert texts_of(grown(HFTarget(made, chunk=8), team(truth)), 40, batch) == own
 
 
 def test_in_single_precision_too() -> None:
     made = model("llama", dtype=torch.float32)
-    own = [own_text(made, p, 40) for p in prompts()]
-    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    own = [own_text(made, p, 40) for p in PROMPTS]
+    truth = {tuple(p): text for p, text in zip(PROMPTS, own, strict=True)}
     assert texts_of(grown(HFTarget(made), team(truth)), 40, 3) == own
 
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_trees_of_these_tests_branch_and_are_accepted_and_rejected(batch: int) -> None:
     made = model("llama")
-    truth = {tuple(p): own_text(made, p, 40) for p in prompts()}
+    truth = {tuple(p): own_text(made, p, 40) for p in PROMPTS}
     target = HFTarget(made)
     commit = target.commit
     seen: list[tuple[Draft, Verdict]] = []
@@ -222,8 +223,8 @@ def test_more_nodes_than_positions_are_left() -> None:
 
 def test_memory_that_was_never_written_does_no_harm() -> None:
     made = model("mistral-window")
-    own = [own_text(made, p, 20) for p in prompts()]
-    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    own = [own_text(made, p, 20) for p in PROMPTS]
+    truth = {tuple(p): text for p, text in zip(PROMPTS, own, strict=True)}
     torch.use_deterministic_algorithms(True)  # fills new memory with NaN
     try:
         assert texts_of(grown(HFTarget(made, chunk=8), team(truth)), 20, 3) == own
@@ -236,8 +237,8 @@ def test_chains_take_no_step_for_trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelRunner, "_tree_places", None)  # calling it would raise
     monkeypatch.setattr(RowCache, "move", None)
     made = model("llama")
-    own = [own_text(made, p, 20) for p in prompts()]
-    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    own = [own_text(made, p, 20) for p in PROMPTS]
+    truth = {tuple(p): text for p, text in zip(PROMPTS, own, strict=True)}
     for batch in (1, 3):
         loop = grown(HFTarget(made), {"chains": Oracle(truth, 0.3)}, [Arm("chains", 6), Arm("none", 0)])
         assert texts_of(loop, 20, batch) == own

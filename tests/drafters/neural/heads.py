@@ -24,6 +24,8 @@ from tests.distributions import check_distribution
 from tests.exactness.test_exact_hf import PROMPT, SETTINGS
 from tests.tiny import VOCAB, model, own_text
 
+STEPS = 80  # of training
+
 
 @cache
 def target(name: str = "llama", scale: float = 8.0, attention: str = "sdpa") -> Any:
@@ -34,7 +36,7 @@ def texts(made: Any) -> Tensor:
     """The prompts of the tests and what the target writes after them, 48 tokens each."""
     from tests.targets.test_hf import prompts
 
-    return torch.tensor([[*p, *own_text(made, p, 48)][:48] for p in prompts()])
+    return torch.tensor([[*p, *own_text(made, p, 48)][:48] for p in prompts(6)])
 
 
 def features(made: Any, ids: Tensor, layers: tuple[int, ...]) -> Tensor:
@@ -55,8 +57,16 @@ def random_eagle(made: Any, *, eagle3: bool = False, drafted: int = 0) -> Eagle:
     return chosen(new_eagle(made, eagle3=eagle3, drafted=drafted)).eval()
 
 
-def trained_eagle(made: Any, *, eagle3: bool = False, drafted: int = 0, steps: int = 80) -> Eagle:
+def trained_eagle(made: Any, *, eagle3: bool = False, drafted: int = 0) -> Eagle:
     """A head trained to guess the target's text, two tokens deep: from the target's states and its own."""
+    head = random_eagle(made, eagle3=eagle3, drafted=drafted)
+    head.load_state_dict(eagle_weights(made, eagle3, drafted))
+    return head
+
+
+@cache
+def eagle_weights(made: Any, eagle3: bool, drafted: int) -> dict[str, Tensor]:
+    """The weights of a trained head: learned once, for heads that each test may change."""
     head = random_eagle(made, eagle3=eagle3, drafted=drafted).train()
     ids = texts(made)
     seen = features(made, ids, head.layers_read)
@@ -64,7 +74,7 @@ def trained_eagle(made: Any, *, eagle3: bool = False, drafted: int = 0, steps: i
     known = torch.arange(VOCAB) if head.ids is None else head.ids
     where[known] = torch.arange(len(known))
     optimiser = torch.optim.AdamW(head.parameters(), lr=1e-2)
-    for _ in range(steps):
+    for _ in range(STEPS):
         first = head(ids[:, 1:], head.read(seen[:, :-1]))
         second = head(ids[:, 2:], first[:, :-1])
         loss: Any = torch.zeros(())
@@ -74,7 +84,11 @@ def trained_eagle(made: Any, *, eagle3: bool = False, drafted: int = 0, steps: i
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    return head.eval()
+    return weights_of(head)
+
+
+def weights_of(head: Any) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
 
 
 def random_mtp(made: Any) -> Mtp:
@@ -106,21 +120,29 @@ def random_medusa(made: Any, *, heads: int = 4, tied: bool = False) -> Medusa:
     return found.eval()
 
 
-def trained_medusa(made: Any, *, heads: int = 4, tied: bool = False, steps: int = 80) -> Medusa:
+def trained_medusa(made: Any, *, tied: bool = False) -> Medusa:
     """Heads trained to guess the target's text from its last states."""
+    found = new_medusa(made, heads=4, tied=tied).eval()
+    found.load_state_dict(medusa_weights(made, tied))
+    return found
+
+
+@cache
+def medusa_weights(made: Any, tied: bool) -> dict[str, Tensor]:
+    """The weights of trained heads, learned once."""
     torch.manual_seed(7)
-    found = new_medusa(made, heads=heads, tied=tied).train()
+    found = new_medusa(made, heads=4, tied=tied).train()
     ids = texts(made)
     seen = features(made, ids, (-1,))
     optimiser = torch.optim.AdamW(found.parameters(), lr=1e-2)
-    for _ in range(steps):
+    for _ in range(STEPS):
         loss: Any = torch.zeros(())
         for k, logits in enumerate(found(seen)):
             loss = loss + cross_entropy(logits[:, : -2 - k].flatten(0, 1), ids[:, 2 + k :].flatten())
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    return found.eval()
+    return weights_of(found)
 
 
 def tree_distribution(distribution: Distribution, settings: str, length: int) -> dict[tuple[int, ...], float]:
