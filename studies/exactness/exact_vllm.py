@@ -17,6 +17,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from draftwise.models.load import resolve
 from studies.common import heads, vllm
 from studies.common.command import again, command, listed, numbers, start
 from studies.common.prompts import spread
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument("--concurrency", type=numbers, default="1,8", help="with commas between them")
     parser.add_argument("--tensor-parallel", type=int, default=1)
     parser.add_argument("--own", action="store_true", help="vLLM's own drafters")
+    parser.add_argument("--only", default="", help="ways whose drafters contain this")
     parser.add_argument("--one", help=SUPPRESS)
     options = parser.parse_args()
     cores = "|".join(map(str, range(options.tensor_parallel))) if options.tensor_parallel > 1 else None
@@ -58,6 +60,7 @@ def compare(options: Namespace) -> int:
             ways.append({"drafters": ["vllm:mtp", "ngram"], "policy": "random", "target": mimo})
         else:
             ways[:0] = [{"drafters": [name], "policy": "static-5"} for name in options.drafters]
+        ways = [way for way in ways if options.only in ",".join(way["drafters"])]
         plain, worst = child({})["texts"], 0
         for way in ways:
             start = perf_counter()
@@ -108,6 +111,8 @@ def write(options: Namespace, way: dict[str, Any]) -> dict[str, Any]:
     }
     if "drafters" in way:
         more |= vllm_arguments(drafters=way["drafters"], policy=way["policy"])
+    if "target" in way:
+        more["tokenizer"] = resolve(options.target)  # the same prompts
     speculative = more.pop("speculative_config", None)
     llm = vllm.engine(way.get("target", options.target), speculative, batch=max(options.concurrency), **more)
     ids, most = vllm.prompts(llm, spread(options.prompts), options.max_new_tokens), options.max_new_tokens
