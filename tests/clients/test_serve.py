@@ -253,7 +253,7 @@ def test_llm(url: str, said: str, tmp_path: Any) -> None:
     for stream in ([], ["--no-stream"]):
         command = [sys.executable, "-m", "llm", "-m", "local", "-n", prompt, *stream, "--key", "none"]
         options = ["-o", "max_tokens", "12", "-o", "temperature", "0"]
-        env = os.environ | {"LLM_USER_PATH": str(tmp_path)}
+        env = os.environ | {"LLM_USER_PATH": str(tmp_path), "LLM_LOAD_PLUGINS": ""}
         out = subprocess.run(command + options, capture_output=True, text=True, env=env, check=False)
         assert out.stdout.strip() == said.strip(), out.stderr
 

@@ -81,8 +81,8 @@ def test_text_is_the_models_own_while_the_cache_grows(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cache, "FIRST_SLOTS", first)
     monkeypatch.setattr(cache, "ROUND_SLOTS", 4)
     made = model("llama")
-    own = [own_text(made, p, 40) for p in prompts()]
-    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    own = [own_text(made, p, 40) for p in prompts(6)]
+    truth = {tuple(p): text for p, text in zip(prompts(6), own, strict=True)}
     for batch in (1, 3):
         assert texts_of(grown(HFTarget(made, chunk=8), team(truth)), 40, batch) == own
 
@@ -95,8 +95,8 @@ class Fixed(Eager):
 
 def test_fixed_buffers_never_move_while_texts_come_grow_swap_and_go() -> None:
     made = model("llama")
-    own = [own_text(made, p, 40) for p in prompts()]
-    truth = {tuple(p): text for p, text in zip(prompts(), own, strict=True)}
+    own = [own_text(made, p, 40) for p in prompts(6)]
+    truth = {tuple(p): text for p, text in zip(prompts(6), own, strict=True)}
     target = HFTarget(made, chunk=8)
     target.runner.use(Fixed())
     places = set[tuple[int, ...]]()

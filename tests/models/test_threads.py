@@ -184,13 +184,14 @@ def test_within_a_text_the_number_changes_only_if_no_logit_does(
 
 
 def test_logits_that_depend_on_the_number_of_threads_are_noticed() -> None:
-    """As those of MKL, which splits a sum among threads."""
+    """As those of MKL, which splits a sum among threads where that pays on a machine."""
     made = model("llama")
     rows = HFTarget(made).runner
-    assert steady.Steady().holds(rows, (1, 2))
     head = made.lm_head
     plain = head.forward
-    head.forward = lambda x: plain(x) * (1.0 + 1e-6 * torch.get_num_threads())
+    head.forward = lambda x: plain(x).sign()
+    assert steady.Steady().holds(rows, (1, 2))
+    head.forward = lambda x: plain(x).sign() * (1.0 + 1e-6 * torch.get_num_threads())
     assert not steady.Steady().holds(rows, (1, 2))
 
 
