@@ -250,8 +250,7 @@ def test_what_was_learned_is_kept_in_a_file_per_batch_size(tmp_path: Path) -> No
     policy = policy_in(world, {1: (0, 7), 8: (0, 3)}, state=str(path), target="target")
     world.run(policy, 2, 200)
     for saver in policy.savers:
-        if saver.is_busy:
-            saver._thread.join()
+        saver.wait()
     assert (tmp_path / "state.1.json").exists() and (tmp_path / "state.8.json").exists()
     policy.save()
     lengths = []

@@ -218,8 +218,7 @@ def test_ranks_report_apart_and_learn_together(tmp_path: Path) -> None:
     for rank in (*ranks, ranks[0]):
         rank._reporter._saved = -1e9
         rank._reporter.tick()
-        rank._reporter.saver._thread.join()
-        rank._reporter.tick()
+        rank._reporter.saver.wait()
     assert [sum(rank.follower.policy.shared.pulls) for rank in ranks] == [sum(apart)] * 2
     for rank in ranks:
         rank._reporter.end()

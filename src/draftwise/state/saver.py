@@ -44,11 +44,15 @@ class Saver:
             self._thread = None
             self.state.adopt(self._found)
 
-    def end(self) -> None:
-        """Save once more and wait for it."""
+    def wait(self) -> None:
+        """Finish a save that has begun, however long it takes."""
         if self._thread is not None:
             self._thread.join()
             self.finish()
+
+    def end(self) -> None:
+        """Save once more and wait for it."""
+        self.wait()
         self.state.keep()
 
     def _exchange(self, taken: Numbers) -> None:
