@@ -49,12 +49,12 @@ def apart(one: dict[str, Any], *, cores: str) -> dict[str, Any]:
     If it ends without, the result says why: `absent`.
     """
     with tempfile.TemporaryDirectory() as folder:
-        out, log = Path(folder) / "told.json", Path(folder) / "log"
+        out, log = Path(folder) / "result.json", Path(folder) / "log"
         more = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": cores}
-        asked = again("--one", json.dumps(one | {"out": str(out)}))
+        arguments = again("--one", json.dumps(one | {"out": str(out)}))
         with log.open("w") as err:
             environment = os.environ | settings() | more
-            ended = subprocess.run(asked, stdout=err, stderr=err, env=environment, check=False)
+            ended = subprocess.run(arguments, stdout=err, stderr=err, env=environment, check=False)
         if ended.returncode or not out.exists():
             lines = [line for line in log.read_text().splitlines() if "Error" in line]
             return {"absent": lines[-1][-200:] if lines else f"ended with status {ended.returncode}"}

@@ -163,16 +163,16 @@ class Server:
 
     def ask(self, prompt: str) -> str:
         """Return its greedy continuation of a prompt."""
-        asked = {"model": "target", "prompt": prompt, "max_tokens": self.options.max_new_tokens}
-        body = json.dumps(asked | {"temperature": 0.0}).encode()
+        request = {"model": "target", "prompt": prompt, "max_tokens": self.options.max_new_tokens}
+        body = json.dumps(request | {"temperature": 0.0}).encode()
         url = f"http://127.0.0.1:{self.port}/v1/completions"
-        with urlopen(Request(url, body, {"Content-Type": "application/json"})) as told:
-            return str(json.load(told)["choices"][0]["text"])
+        with urlopen(Request(url, body, {"Content-Type": "application/json"})) as answer:
+            return str(json.load(answer)["choices"][0]["text"])
 
     def rounds(self) -> int:
         """Return how many rounds its policies have decided."""
-        with urlopen(f"http://127.0.0.1:{self.port}/metrics") as told:
-            lines = told.read().decode().splitlines()
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
         return round(sum(float(line.split()[-1]) for line in lines if line.startswith(ROUNDS)))
 
     def kill(self) -> None:
@@ -265,8 +265,8 @@ class Engine:
         from draftwise.hosts.vllm import totals
 
         greedy = SamplingParams(temperature=0.0, max_tokens=new_tokens)
-        async for told in self.llm.generate(prompt, greedy, str(next(self.ids))):
-            text = str(told.outputs[0].text)
+        async for answer in self.llm.generate(prompt, greedy, str(next(self.ids))):
+            text = str(answer.outputs[0].text)
         return text, os.getpid(), int(totals(self.llm).get("num_rounds", 0))
 
     def pid(self) -> int:
@@ -292,10 +292,10 @@ class Ray:
         from ray.exceptions import RayError
 
         try:
-            told = self.handle.ask.remote(prompt, self.options.max_new_tokens).result()
+            answer = self.handle.ask.remote(prompt, self.options.max_new_tokens).result()
         except RayError as error:
             raise OSError(str(error)) from error
-        text, process, self.known[process] = told
+        text, process, self.known[process] = answer
         return str(text)
 
     def rounds(self) -> int:

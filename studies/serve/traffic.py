@@ -67,8 +67,9 @@ def main() -> None:
     if not options.data.is_file():
         raise UserError(f"--data {options.data}: no such file; name one of functions, as JSON lines")
     if options.one is not None:
-        told = json.loads(options.one)
-        Path(told["out"]).write_text(json.dumps(half(options, told["speculative"], told["second"])))
+        given = json.loads(options.one)
+        rows = half(options, given["speculative"], given["second"])
+        Path(given["out"]).write_text(json.dumps(rows))
         return
     results = {}
     for name, speculative in METHODS.items():
@@ -92,10 +93,10 @@ def served(options: Namespace, name: str, speculative: dict[str, Any] | None) ->
         if speculative and "state" in speculative:
             speculative = speculative | {"state": str(Path(folder) / speculative["state"])}
         for second in (False, True):
-            told = vllm.apart({"speculative": speculative, "second": second}, cores=options.cores)
-            if "absent" in told:
-                raise UserError(f"{name}: {told['absent']}")
-            rows += told["rows"]
+            result = vllm.apart({"speculative": speculative, "second": second}, cores=options.cores)
+            if "absent" in result:
+                raise UserError(f"{name}: {result['absent']}")
+            rows += result["rows"]
     return rows
 
 

@@ -110,14 +110,14 @@ class LengthPolicy:
             tier = Tier(steps, max((n for n in steps if n <= initial), default=steps[0]))
             self.tiers[size] = tier
             if len(steps) > 1:
-                made = lengths_method(policy, steps)
-                tier.barrier = FaultBarrier(made.policy, made.recorder, READY, {})
+                chosen = lengths_method(policy, steps)
+                tier.barrier = FaultBarrier(chosen.policy, chosen.recorder, READY, {})
                 tier.plans = tier.barrier.planner is not None
                 if state and self.decides:
                     path = Path(state).with_stem(f"{Path(state).stem}.{size}")
                     drafters = {DRAFTER: DrafterSpec(DRAFTER, text=drafter)}
                     file = StateFile.of(
-                        usable(path), made.policy, name=policy, target=target, drafters=drafters
+                        usable(path), chosen.policy, name=policy, target=target, drafters=drafters
                     )
                     file.load()
                     self.savers.append(Saver(file))
@@ -125,7 +125,7 @@ class LengthPolicy:
         self._sizes = list(self.tiers)
         self._graph_sizes: list[int] | None = None
         self._pending: deque[Step] = deque(maxlen=MOST_PENDING)
-        self._held: Step | None = None
+        self._waiting: Step | None = None
         self._steps, self._batch, self._has_prefilled, self._is_faulty = initial, 0, False, False
         self._ended, self._saved = nan, clock()
         if self.savers:
@@ -204,18 +204,18 @@ class LengthPolicy:
 
     def _next(self, batch_size: int) -> int:
         """Decide on the next step; the first one of another length is not priced but repeated."""
-        tier, step = self._tier(batch_size), self._held
+        tier, step = self._tier(batch_size), self._waiting
         is_timed = not self._has_prefilled and batch_size <= self._batch  # a larger one had a prefill
         if step is None or step.tier is not tier or (tier.plans and step.batch_size != batch_size):
             if step is not None:
                 self._forget(step)
             step = self._decide(tier, batch_size)
-        held = None
+        waiting = None
         if step.steps != self._steps:
             step.batch_size = batch_size
-            held, step = step, Step(tier, step.steps)
+            waiting, step = step, Step(tier, step.steps)
         step.batch_size, step.is_timed = batch_size, is_timed
-        self._has_prefilled, self._batch, self._held = False, batch_size, held
+        self._has_prefilled, self._batch, self._waiting = False, batch_size, waiting
         self._pending.append(step)
         return step.steps
 
@@ -285,21 +285,21 @@ def lengths_method(policy: str, steps: Sequence[int]) -> Method:
         if "per_query" in known:
             usual["per_query"] = "false"  # requests cannot be told apart
         spec = replace(spec, options=usual | dict(spec.options))
-    made = method(spec, [DRAFTER])
-    if isinstance(made.policy, AutoPolicy) and isinstance(made.recorder, AutoRecorder):
+    chosen = method(spec, [DRAFTER])
+    if isinstance(chosen.policy, AutoPolicy) and isinstance(chosen.recorder, AutoRecorder):
         arms = (Arm("none", 0), *(Arm(DRAFTER, n) for n in steps if n))
-        auto = replace(made.policy, arms=arms, looks_up=(True,))  # known by its drafts alone
-        return Method(auto, replace(made.recorder, policy=auto))
-    if not isinstance(made.recorder, Bandit) or made.recorder.reads:
+        auto = replace(chosen.policy, arms=arms, looks_up=(True,))  # known by its drafts alone
+        return Method(auto, replace(chosen.recorder, policy=auto))
+    if not isinstance(chosen.recorder, Bandit) or chosen.recorder.reads:
         raise UserError(
             f"policy {policy}: SGLang shows too little for it; name auto or, for example, ucbspec"
         )
-    for arm in made.policy.arms:
+    for arm in chosen.policy.arms:
         if arm.length not in steps or arm.width > 1 or arm.stop != NEVER:
             raise UserError(
                 f"policy {policy}: its arm {arm.name} is no length of candidate_steps {list(steps)}"
             )
-    return made
+    return chosen
 
 
 def replace_policy(

@@ -70,9 +70,10 @@ class Reporter:
             return
         self.saver.finish()
         ends = idle and not self._idle
-        if now - self._saved >= (REPORT_SECONDS if ends else SAVE_SECONDS) and self.saver.start():
-            self._saved = now
-        self._idle = idle
+        is_due = now - self._saved >= (REPORT_SECONDS if ends else SAVE_SECONDS)
+        if is_due and self.saver.start():
+            self._saved, ends = now, False
+        self._idle = idle and not ends  # the end of the last text is saved at a later step if not now
 
     def report(self) -> None:
         """Write the totals, if that is possible: they never cost a text."""
