@@ -41,6 +41,8 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
         raise UserError("device=None: choose auto, cpu, cuda or mps")
     tokenizer = known_tokenizer(tokenizer, trust_remote_code=load.trust_remote_code)
     if target.is_gguf:
+        if load.exact and (target.options.get("exact", "true") == "false" or not _is_on_cpu(target)):
+            raise UserError(f"exact=True and {target.text}: give device=cpu, and no exact=false")
         opened = registry.build("targets", _with_device(target), target.path)
         return opened, opened.model, tokenizer or opened.model.tokenizer
     model = target.loaded
@@ -54,7 +56,7 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
     built: Any = registry.load("targets", "hf")(model, probe=load.probe)
     if target.loaded is None:
         arrange(model, load.pack)
-    compile_runner(built, load.compile)
+    compile_runner(built, load.compile, exact=load.exact)
     return built, model, tokenizer
 
 
@@ -84,6 +86,10 @@ def _with_device(file: ModelSpec) -> ModelSpec:
     return replace(
         file, options=({"gpu_layers": "0"} if str(load.device) == "cpu" else {}) | {**file.options}
     )
+
+
+def _is_on_cpu(file: ModelSpec) -> bool:
+    return _with_device(file).options.get("gpu_layers", "0") == "0"
 
 
 def check_drafters(drafters: Sequence[DrafterSpec]) -> None:

@@ -29,6 +29,7 @@ class LoadOptions:
     trust_remote_code: bool = False
     pack: bool | str = "auto"
     compile: str = "off"
+    exact: bool = False  # the target's passes
     probe: bool = True
 
     def for_transformers(self) -> dict[str, Any]:

@@ -71,23 +71,35 @@ class Bench:
                 times.append(perf_counter() - begin)
         return round(sorted(times)[repeats // 2] * 1e3, 3)
 
-    def use_graphs(self, *parts: Any) -> str:
-        """Run models as graphs, on a CPU as the functions that would be captured; returns how they run."""
+    def use_graphs(self, *parts: Any, exact: Any = None) -> str:
+        """Run models as graphs, on a CPU as the functions that would be captured; returns how they run.
+
+        Passes of the part `exact` are exact.
+        """
         from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
         from draftwise.models.runner.executors.inductor_cpu import compile_runner
 
         states = []
         for part in parts:
-            if self.device == "cuda":
-                compile_runner(part, "on")
+            if self.device == "cuda" or part is exact:
+                compile_runner(part, "auto" if self.device == "cuda" else "off", exact=part is exact)
                 states.append(str(part.runner.compiler.state))
             else:
                 part.runner.use(CudaGraphs(part.runner, capture=lambda f, inputs: partial(f, *inputs)))
                 states.append("graphs that are not captured")
         return "; ".join(states)
 
-    def decoder(self, model: Any, policy: str, dtype: str, *, graphs: bool, drafters: Any = DRAFTERS) -> Any:
-        """A decoder over a loaded model, with passes as graphs or eager."""
+    def decoder(
+        self,
+        model: Any,
+        policy: str,
+        dtype: str,
+        *,
+        graphs: bool,
+        drafters: Any = DRAFTERS,
+        exact: bool = False,
+    ) -> Any:
+        """A decoder over a loaded model, with passes as graphs, which may be exact, or eager."""
         from draftwise import Decoder
 
         decoder = Decoder.from_pretrained(
@@ -103,7 +115,8 @@ class Bench:
         self.state = "eager"
         if graphs:
             parts = [decoder.loop.target, *decoder.loop.pool.drafters.values()]
-            self.state = self.use_graphs(*(part for part in parts if hasattr(part, "runner")))
+            models = [part for part in parts if hasattr(part, "runner")]
+            self.state = self.use_graphs(*models, exact=models[0] if exact else None)
         return decoder
 
     def encoded(self, decoder: Any) -> list[list[int]]:

@@ -16,7 +16,7 @@ first:
 - `passes`: milliseconds of a pass of random weights in the shapes of published models, as a CUDA graph and
   eager, against the time that reading the weights takes.
 - `exact`: the texts of `none`, `static-4` and `auto`, alone and in batches, against those of `none` alone, in
-  three precisions.
+  three precisions, and with `exact=True` in the two that need it.
 - `law`: sampled tokens with drafts and without, by chi-square.
 - `head`: an EAGLE head, whose chains and trees are one replay.
 
@@ -259,21 +259,23 @@ def measure_passes(bench: Bench) -> Iterator[Step]:
 
 
 def measure_exact(bench: Bench) -> Iterator[Step]:
-    """Whether texts are those of plain decoding alone, by precision, policy and batch."""
-    plain: dict[str, list[Any]] = {}
+    """Whether texts are those of plain decoding alone, by precision, policy, batch and `exact`."""
+    plain: dict[tuple[str, bool], list[Any]] = {}
 
-    def row(model: Any, dtype: str, policy: str, batch: int) -> Row:
-        decoder = bench.decoder(model, policy, dtype, graphs=True)
+    def row(model: Any, dtype: str, policy: str, batch: int, exact: bool) -> Row:
+        decoder = bench.decoder(model, policy, dtype, graphs=True, exact=exact)
         texts, seconds, _ = bench.write_all(decoder, bench.encoded(decoder), min(48, bench.args.new), batch)
-        same = equal_texts(plain.setdefault(dtype, texts), texts)
+        same = equal_texts(plain.setdefault((dtype, exact), texts), texts)
         rate = round(sum(map(len, texts)) / seconds, 1)
-        return {"dtype": dtype, "method": policy, "batch": batch, "equal": same, "tokens_per_s": rate}
+        row: Row = {"dtype": dtype, "method": policy, "batch": batch, "exact": exact}
+        return row | {"equal": same, "tokens_per_s": rate, "state": bench.state}
 
     for dtype in bench.args.precisions:
         model = bench.target(dtype)
-        for policy in ("none", "static-4", "auto"):
-            for batch in bench.args.batches:
-                yield partial(row, model, dtype, policy, batch)
+        for exact in (False, True) if dtype != "float32" else (False,):
+            for policy in ("none", "static-4", "auto"):
+                for batch in bench.args.batches:
+                    yield partial(row, model, dtype, policy, batch, exact)
 
 
 def measure_law(bench: Bench) -> Iterator[Step]:

@@ -115,6 +115,7 @@ def test_more_samples_than_can_be_held_are_refused(models: Models, run: Run) -> 
         (["chat", "--top-p", "0"], "top_p=0"),
         (["demo", "--max-new-tokens", "0"], "max_new_tokens=0"),
         (["serve", "--print-vllm", "--batch", "-1"], "batch=-1: give 1 or more texts"),
+        (["serve", "--print-vllm", "--exact"], "vLLM has VLLM_BATCH_INVARIANT=1 for this"),
         (["serve", "--print-grafana", "--window", "-5"], "window=-5"),
         (["bench", "--peers", ",", "--out", "x"], "--peers ',' has an empty name"),
     ],

@@ -50,6 +50,17 @@ def test_a_gguf_file_drafts_for_a_transformers_model(decoder: Any) -> None:
     assert out.token_ids == plain.token_ids and any(r.accepted for r in out.rounds)
 
 
+def test_exact_refuses_what_would_not_be(tokenizer: Any) -> None:
+    for target in (f"gguf:{TARGET}?exact=false", f"gguf:{TARGET}?gpu_layers=2"):
+        with pytest.raises(UserError, match="give device=cpu, and no exact=false"):
+            made(tokenizer, target, exact=True)
+    assert (
+        made(tokenizer, exact=True, device="cpu", drafters="none")
+        .generate(PROMPT, max_new_tokens=2)
+        .token_ids
+    )
+
+
 def test_streams_and_samples(tokenizer: Any, own: list[int]) -> None:
     decoder = made(tokenizer)
     pieces = "".join(piece.text for piece in decoder.stream(PROMPT, max_new_tokens=24, eos=()))

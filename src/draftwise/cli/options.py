@@ -93,6 +93,14 @@ Compile = Annotated[
         **MODELS,
     ),
 ]
+Exact = Annotated[
+    bool,
+    Option(
+        "--exact",
+        help="Text depends on no draft and no other text, bit for bit, in half precision too.",
+        **MODELS,
+    ),
+]
 Trials = Annotated[
     str,
     Option(
@@ -139,6 +147,7 @@ def parse_models(options: Any) -> tuple[ModelSpec, tuple[DrafterSpec, ...]]:
         dtype=options.dtype,
         device=options.device,
         compile=options.compile,
+        exact=options.exact,
         trust_remote_code=options.trust_remote_code,
     )
     drafters = parse_drafters(drafters_of(options.target, options.drafters), load)
@@ -197,6 +206,7 @@ class LoadingOptions:
     drafters: Drafters = None
     dtype: Dtype = "auto"
     device: Device = "auto"
+    exact: Exact = False
     trust_remote_code: TrustRemoteCode = False
 
 

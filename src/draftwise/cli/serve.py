@@ -120,6 +120,8 @@ def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -
     from draftwise.models.load import locate
     from draftwise.state.cached import AUTO, OFF
 
+    if models.exact:
+        raise UserError("--exact --print-vllm: vLLM has VLLM_BATCH_INVARIANT=1 for this; leave --exact out")
     target = str(locate(models.target)) if models.target.startswith("zoo:") else models.target
     words = ["vllm", "serve", target, "--host", address.host, "--port", str(address.port)]
     words += ["--served-model-name", served_name(models, address), "--max-num-seqs", str(bounds.batch)]

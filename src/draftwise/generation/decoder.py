@@ -83,6 +83,7 @@ class Decoder:
         trust_remote_code: bool = False,
         pack: bool | str = "auto",
         compile: str = "auto",
+        exact: bool = False,
         probe: bool = True,
         seed: int | None = None,
         state: str | PathLike[str] | None = AUTO,
@@ -98,9 +99,10 @@ class Decoder:
         "auto" if it is faster on this machine, True wherever possible (see `packed`); models given as objects
         are never changed. `compile` runs the models' passes as compiled graphs on a CPU (see
         `draftwise.models.compiled`): "auto" in the background where a run is long enough, and from the start
-        once a graph is on disk; "kept" only then; "on" before anything else; "off" never. `probe` reads a few
-        made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is a file
-        for what the policy learns; a file for other models or arms is left unchanged, with a warning; "auto"
+        once a graph is on disk; "kept" only then; "on" before anything else; "off" never. With `exact` the
+        target's text depends on no draft and no other text, bit for bit, in half precision too. `probe` reads
+        a few made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is a
+        file for what the policy learns; a file for other models or arms is left unchanged, with a warning; "auto"
         is one in the user's cache, for the policy `auto` alone, and "off" or None keeps nothing. `seed`
         is for the policy's choices and for texts without a seed; a new one by default. `prefix_cache` is the
         memory in MiB for what was read of texts that have ended. The target's own settings apply unless a
@@ -117,6 +119,7 @@ class Decoder:
             trust_remote_code=trust_remote_code,
             pack=pack,
             compile=compile,
+            exact=exact,
             probe=probe,
         )
         return cls.from_specs(

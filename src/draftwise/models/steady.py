@@ -20,9 +20,10 @@ class Steady:
         """Whether passes with both numbers of threads have the same logits, bit for bit.
 
         Libraries split a sum among threads, other than our own kernels, where it pays: the last bits then
-        change with their number. False also for a model with states or with hooks, which is not tried.
+        change with their number. False also for a model with states or with hooks, and for passes that only
+        one KV cache can have, which are not tried.
         """
-        if runner.stateful or runner.layers:
+        if runner.stateful or runner.layers or runner.executor.is_bound:
             return False
         key = (*numbers, runner.executor.kind)
         if key not in self.found:

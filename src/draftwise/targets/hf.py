@@ -84,6 +84,8 @@ class HFTarget(Prefill):
 
     def can_read_trees(self) -> bool:
         """Return whether the model reads trees of drafted tokens; a probe finds out when first asked."""
+        if self.runner.is_exact:
+            return False
         if not self.reads_trees:
             try:
                 check_trees(self.runner, probe=self.probe)
@@ -124,6 +126,8 @@ class HFTarget(Prefill):
         for row, (request, draft) in zip(rows, batch, strict=True):
             texts[row] = [*request.tokens[held[row] :], *draft.tokens]
         trees = {row: d.parents for row, (_, d) in zip(rows, batch, strict=True) if not d.is_chain}
+        if trees and self.runner.is_exact:
+            raise UserError("exact=True reads no trees of drafted tokens: use a policy that drafts chains")
         if trees and not self.reads_trees:
             check_trees(self.runner, probe=self.probe)
             self.reads_trees = True

@@ -30,6 +30,7 @@ from draftwise.models.probe.readings import relative_error
 from draftwise.models.runner import ModelRunner, PassInput, PassOutput
 from draftwise.models.runner.cache import FIRST_SLOTS
 from draftwise.models.runner.executors import inductor_cpu
+from draftwise.models.runner.executors.exact import passes_agree
 from draftwise.models.runner.executors.inductor_cpu import (
     InductorCpu,
     check_mode,
@@ -535,6 +536,7 @@ def test_with_our_kernels_a_draft_is_verified_with_the_very_logits_of_plain_deco
                 rows += list(logits[0, : len(more)])
         said[width] = torch.stack(rows[:27])
     assert all(torch.equal(logits, said[1]) for logits in said.values())
+    assert passes_agree(runner), "exact=True leaves them as they are"
 
 
 @pytest.mark.parametrize("wins", [True, False])

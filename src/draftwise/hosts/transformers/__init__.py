@@ -47,14 +47,15 @@ def transformers_generate(
     tokenizer: Any = None,
     seed: int = 0,
     compile: str = "auto",
+    exact: bool = False,
     state: str | PathLike[str] | None = AUTO,
 ) -> Callable[..., Any]:
     """A decoding method for Transformers' `generate`: the model's own text, drafted as the policy decides.
 
     Drafters are names or loaded models. The model is used unchanged. Reuse the returned function for many
-    calls: it keeps what the policy learned. `compile` and `state` are those of `Decoder.from_pretrained`.
-    `tokenizer` is the model's, or a name; it is only needed to check a drafter given by name, and by default
-    it is loaded by the model's own name. Sampling follows `torch.manual_seed`.
+    calls: it keeps what the policy learned. `compile`, `exact` and `state` are those of
+    `Decoder.from_pretrained`. `tokenizer` is the model's, or a name; it is only needed to check a drafter
+    given by name, and by default it is loaded by the model's own name. Sampling follows `torch.manual_seed`.
     Calls from several threads run one after another.
 
     Raises:
@@ -65,7 +66,7 @@ def transformers_generate(
     check_drafters(specs)
     chosen = parse_policy(policy) if policy else None
     check_state(state)
-    host = Host(specs, chosen, tokenizer, whole_number("seed", seed), compile, state)
+    host = Host(specs, chosen, tokenizer, whole_number("seed", seed), compile, state, exact=exact)
 
     def decode(
         model: Any,
@@ -130,8 +131,10 @@ class Host:
         seed: int,
         compile: str,
         state: str | PathLike[str] | None,
+        *,
+        exact: bool,
     ) -> None:
-        self.state = state
+        self.state, self.exact = state, exact
         self.files: WeakKeyDictionary[Loop, StateFile] = WeakKeyDictionary()
         self.drafters, self.policy, self.tokenizer, self.seed = drafters, policy, tokenizer, seed
         self.compile = check_mode(compile)
@@ -234,8 +237,8 @@ class Host:
         drafters = [replace(spec, load=load) for spec in self.drafters]
         with start():
             made = assemble(drafters, self.policy, target, tokenizer, model_name(model))
-        if isinstance(target, HostTarget):
-            compile_runner(target, self.compile)
+        if isinstance(target, HostTarget) or self.exact:
+            compile_runner(target, self.compile, exact=self.exact)
         policy, recorder = made.method.policy, made.method.recorder
         loop = Loop(target, complete(made.team, made.method), policy, recorder, seed=self.seed)
         names = {"name": made.policy.text, "target": model, "drafters": made.drafters}

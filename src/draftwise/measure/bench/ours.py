@@ -54,13 +54,16 @@ class Models:
         device: str,
         trust_remote_code: bool,
         compile: str = "kept",
+        exact: bool = False,
     ) -> Models:
         """Load everything by name.
 
         Raises:
             UserError: an unknown name, or models that do not fit together.
         """
-        load = LoadOptions(dtype=dtype, device=device, trust_remote_code=trust_remote_code, compile=compile)
+        load = LoadOptions(
+            dtype=dtype, device=device, trust_remote_code=trust_remote_code, compile=compile, exact=exact
+        )
         specs = parse_drafters(drafters, load)
         check_drafters(specs)
         built, model, tokenizer = build_target(parse_target(target, load))

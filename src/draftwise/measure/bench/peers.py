@@ -243,8 +243,8 @@ class Peers:
 
     @property
     def _load(self) -> dict[str, Any]:
-        """The options with which Transformers loads a model; compiling in our way is not part of it."""
-        return {name: value for name, value in self.load.items() if name != "compile"}
+        """The options with which Transformers loads a model; how we run passes is not part of it."""
+        return {name: value for name, value in self.load.items() if name not in ("compile", "exact")}
 
     def _assistant(self, drafter: str) -> Any:
         from ...models.load import load_model

@@ -56,6 +56,7 @@ class Settings:
     dtype: str = "auto"
     device: str = "auto"
     compile: str = "kept"
+    exact: bool = False
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
@@ -71,7 +72,7 @@ class Settings:
     @property
     def load(self) -> dict[str, Any]:
         """The options for loading models."""
-        names = ("dtype", "device", "compile", "trust_remote_code")
+        names = ("dtype", "device", "compile", "exact", "trust_remote_code")
         return {name: getattr(self, name) for name in names}
 
 

@@ -30,6 +30,7 @@ class DraftShape(NamedTuple):
     is_cut: bool  # by top-k, top-p or min-p
     has_signals: bool
     is_restricted: bool  # to some tokens
+    first: int = 0  # row of the KV cache
 
     @property
     def kind(self) -> str:
@@ -96,6 +97,7 @@ class TreeShape(NamedTuple):
     depth: int
     top: int
     slots: int
+    first: int = 0  # row of the KV cache
 
     @property
     def kind(self) -> str:

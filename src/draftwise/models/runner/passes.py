@@ -86,6 +86,7 @@ class Executor:
     kind = "eager"
     buffers: tuple[int, int] | None = None
     drafts = False  # whether `try_draft` may draft
+    is_bound = False  # to one KV cache, so that no other runner may use it
 
     def try_run(self, runner: Any, given: PassInput) -> PassOutput | None:
         """Run a pass from its input, with all that belongs to it; None if the runner is to prepare it."""

@@ -76,6 +76,7 @@ class ModelRunner:
         self.one = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         self.training = False  # whether a module was in training mode when the latest row was opened
         self.version: int | None = None  # of the weights, when `has_changed` was asked
+        self.is_exact = False  # whether a token's logits depend on its text alone, bit for bit
 
     def _eager(self) -> Eager:
         return Eager()
@@ -120,7 +121,10 @@ class ModelRunner:
         before, self.version = self.version, weights_version(self.model)
         if before in (None, self.version):
             return False
-        self.executor, self.compiler, self.poll = self.eager, None, None
+        if self.is_exact:
+            self.compiler.restart()
+        else:
+            self.executor, self.compiler, self.poll = self.eager, None, None
         return True
 
     def request_hidden_states(self, layers: Sequence[int]) -> None:
@@ -401,4 +405,5 @@ def joined(infos: Sequence[PassInfo]) -> PassInfo:
         max(info.width for info in infos),
         sum(info.reread for info in infos),
         sum(info.seconds for info in infos),
+        all(info.is_timed for info in infos),
     )

@@ -14,23 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
-from math import ceil, log2
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers.cache_utils import Cache
 
 from ....core.passes import PassInfo
 from ....errors import DraftwiseWarning, one_line
-from ...attention import shared_heads
 from ...compiled.blueprint import Unfit
-from ...compiled.trace import PassLayer
 from ...compiled.trial import compare, finish, probe_cache
-from ...distributions import top_tokens, whole_vocabulary
 from ..drafts import (
     MOST_STEPS,
     DraftInput,
@@ -41,13 +36,12 @@ from ..drafts import (
     TreeShape,
     read_levels,
     read_numbers,
-    run_draft,
-    run_tree,
     settings_of,
 )
 from ..passes import Executor, PassInput, PassOutput
 from ..runner import ModelRunner
 from .device_capture import Capture, DeviceCapture, Function, NoRoom, Replay
+from .functions import PassShape, draft_chains, draft_trees, run_pass
 
 LOG = getLogger(__name__)
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -55,20 +49,6 @@ ROWS = (1, 2, 4, 8, 16, 32)
 FIRST_SLOTS = 512  # the first class of visible slots; each further one is twice as long
 MOST_GRAPHS = 96  # kept at once, the latest used
 LIKELY = 16  # widths up to this one are captured before the first text
-
-
-class PassShape(NamedTuple):
-    """A class of passes that one graph runs."""
-
-    rows: int
-    width: int
-    slots: int
-    has_tree: bool
-
-    @property
-    def kind(self) -> str:
-        """What the code of the pass depends on beside sizes, in words."""
-        return "passes of trees" if self.has_tree else "passes of chains"
 
 
 Shape = PassShape | DraftShape | TreeShape
@@ -127,7 +107,7 @@ class CudaGraphs(Executor):
         Unfit: the model's passes cannot be graphs.
     """
 
-    kind, drafts = "graph", True
+    kind, drafts, is_bound = "graph", True, True
 
     def __init__(
         self, runner: ModelRunner, *, capture: Capture, buffers: tuple[int, int] = (1, 2048)
@@ -147,11 +127,11 @@ class CudaGraphs(Executor):
         shape = self._shape(runner, given)
         if shape is None:
             return None
-        begin, before = perf_counter(), self.captures
+        begin, before, first = perf_counter(), self.captures, shape.first
         count, width, keep = len(given.tokens), max(map(len, given.tokens)), given.logits_to_keep
-        starts = runner.cached_lengths[:count]
+        starts = runner.cached_lengths[first : first + count]
         runner.cache.schedule(
-            0,
+            first,
             starts,
             width,
             even=starts.count(starts[0]) == count,
@@ -177,7 +157,7 @@ class CudaGraphs(Executor):
         kept = {
             layer: part[:count, :width].clone() for layer, part in zip(runner.layers, states, strict=True)
         }
-        for row, text in enumerate(given.tokens):
+        for row, text in enumerate(given.tokens, first):
             runner.cached_lengths[row] += len(text)
         seconds = perf_counter() - begin
         runner.seconds += seconds
@@ -196,7 +176,7 @@ class CudaGraphs(Executor):
         shape = DraftShape(
             rows,
             given.steps,
-            _slots_class(max(lengths[:rows]) + given.steps),
+            slots_class(max(lengths[:rows]) + given.steps),
             any(one is not None for one in given.uniforms),
             any(one.top_k or one.top_p < 1.0 or one.min_p for one in given.sampling),
             given.has_signals,
@@ -204,7 +184,14 @@ class CudaGraphs(Executor):
         )
         begin = perf_counter()
         function = partial(
-            _draft, runner, shape, tuple(self.layers), given.vocab_size, given.size, given.allowed, given.ids
+            draft_chains,
+            runner,
+            shape,
+            tuple(self.layers),
+            given.vocab_size,
+            given.size,
+            given.allowed,
+            given.ids,
         )
         before = [part for part in (given.logits, given.states) if part is not None]
         captured = self._captured(
@@ -227,9 +214,9 @@ class CudaGraphs(Executor):
         if count > ROWS[-1] or not 2 <= given.depth <= MOST_STEPS or runner.training:
             return None
         rows = ROWS[bisect_left(ROWS, count)]
-        slots = _slots_class(max(lengths[:rows]) + given.depth * given.top)
+        slots = slots_class(max(lengths[:rows]) + given.depth * given.top)
         shape, begin = TreeShape(rows, given.depth, given.top, slots), perf_counter()
-        function = partial(_draft_trees, runner, shape, tuple(self.layers), given.ids)
+        function = partial(draft_trees, runner, shape, tuple(self.layers), given.ids)
         before = [given.logits, given.states]
         captured = self._captured(runner, shape, function, 1, torch.long, lambda: _blank(before, rows))
         if captured is None:
@@ -262,7 +249,7 @@ class CudaGraphs(Executor):
         if is_other or is_large or grows or runner.training:
             return None
         rows, wide = ROWS[bisect_left(ROWS, count)], WIDTHS[bisect_left(WIDTHS, width)]
-        return PassShape(rows, wide, _slots_class(max(runner.cached_lengths[:rows]) + wide), bool(trees))
+        return PassShape(rows, wide, slots_class(max(runner.cached_lengths[:rows]) + wide), bool(trees))
 
     def _captured(
         self,
@@ -288,7 +275,7 @@ class CudaGraphs(Executor):
             del self.graphs[next(iter(self.graphs))]
         numbers = Numbers(shape.rows, columns, dtype, runner.device)
         # While it is captured, a row's tokens are written where the replay will write them again.
-        array, lengths = numbers.write(), runner.cached_lengths[: shape.rows]
+        array, lengths = numbers.write(), runner.cached_lengths[shape.first :][: shape.rows]
         array[: len(lengths), 0] = lengths
         numbers.send()
         more = make_more()
@@ -319,7 +306,7 @@ class CudaGraphs(Executor):
 
         Rows that only pad the pass write after what they hold.
         """
-        width, lengths = shape.width, runner.cached_lengths[: shape.rows]
+        width, lengths = shape.width, runner.cached_lengths[shape.first :][: shape.rows]
         array[:, : width + 1] = 0
         array[: len(lengths), 0] = lengths
         if shape.has_tree:
@@ -333,8 +320,8 @@ class CudaGraphs(Executor):
 
     def _cache_tensors(self, runner: ModelRunner, shape: Shape) -> list[Tensor]:
         """Keys and values of each layer that has any, in turn, shape (rows, heads, slots, size)."""
-        cache, plan = runner.cache, runner.cache.plan
-        cache.ready(max(shape.rows, len(runner.request_ids)), shape.slots, 0)
+        cache, plan, first = runner.cache, runner.cache.plan, shape.first
+        cache.ready(max(first + shape.rows, len(runner.request_ids)), shape.slots, 0)
         tensors: list[Tensor] = []
         for at, sizes in self.layers.items():
             layer = cache.layer(at)
@@ -342,7 +329,7 @@ class CudaGraphs(Executor):
                 layer.allocate(sizes, runner.dtype, runner.device)
             elif layer.keys.shape[0] < plan.capacity or layer.keys.shape[2] < plan.slots:
                 layer.grow()
-            tensors += [layer.keys[: shape.rows], layer.values[: shape.rows]]
+            tensors += [part[first : first + shape.rows] for part in (layer.keys, layer.values)]
         return tensors
 
     def _span(self, slots: int, device: torch.device) -> Tensor:
@@ -361,147 +348,8 @@ def _blank_states(runner: ModelRunner, shape: PassShape) -> list[Tensor]:
     return [runner.blank_states(shape.rows, shape.width)] if runner.reads_states else []
 
 
-def _slots_class(longest: int) -> int:
+def slots_class(longest: int) -> int:
     return max(FIRST_SLOTS, 1 << (longest - 1).bit_length())
-
-
-def run_pass(
-    runner: ModelRunner,
-    shape: PassShape,
-    layers: Sequence[int],
-    numbers: Tensor,
-    span: Tensor,
-    *tensors: Tensor,
-) -> tuple[Tensor, ...]:
-    """A pass as a function of integers, shape (rows, 1 + width), or (rows, 1 + 2 width) with parents.
-
-    `tensors` are what a head reads beside them, shape (rows, width, size), and the KV cache. No number of a
-    text is in the code, so that a recording of it runs every pass of its shape. Returns the logits, shape
-    (rows, width, vocabulary), the most likely tokens, shape (rows, width), and the hidden states that the
-    runner was asked for.
-    """
-    starts, ids = numbers[:, :1], numbers[:, 1 : shape.width + 1]
-    states, cache = (tensors[0], tensors[1:]) if runner.reads_states else (None, tensors)
-    tree = None
-    if shape.has_tree:
-        visible = ancestors(numbers[:, shape.width + 1 :])
-        tree = visible, starts - 1 + visible.sum(-1)
-    output = call_model(runner, layers, ids, starts, tree, span, cache, states)
-    outputs = output.logits, top_tokens(output.logits)
-    if runner.reads_states:
-        return *outputs, output.states
-    hooks = runner.eager.hooks
-    return (*outputs, *(hooks.latest[layer] for layer in runner.layers)) if hooks else outputs
-
-
-def call_model(
-    runner: ModelRunner,
-    layers: Sequence[int],
-    ids: Tensor,
-    starts: Tensor,
-    tree: tuple[Tensor, Tensor] | None,
-    span: Tensor,
-    cache: Sequence[Tensor],
-    states: Tensor | None,
-) -> Any:
-    """The output for tokens, shape (rows, width), that follow the first `starts` slots, shape (rows, 1).
-
-    Of a `tree` they are the last nodes, and those before them follow the `starts` slots: which nodes each
-    token sees, shape (rows, width, nodes), and the positions of the nodes, shape (rows, nodes). `span` are
-    the visible slots, `cache` keys and values of each of the `layers` in turn, and `states` what a head reads
-    beside the tokens.
-    """
-    (rows, width), total = ids.shape, span.shape[0]
-    if tree is None:
-        here = slots = starts + span[:width]
-        unseen, places = span > slots[..., None], span.expand(rows, -1)
-    else:
-        visible, positions = tree
-        nodes = starts + span[: visible.shape[2]]
-        here, slots = positions[:, -width:], nodes[:, -width:]
-        unseen = (span > slots[..., None]).scatter(2, nodes[:, None].expand(-1, width, -1), ~visible)
-        places = span.expand(rows, -1).scatter(1, nodes, positions)
-    at = here[:, None, :, None]
-    mask = runner.masks.build(unseen[:, None], places[:, None, None], at, at)
-    pairs = dict(zip(layers, zip(cache[::2], cache[1::2], strict=True), strict=True))
-    depth = len(runner.cache.rows)
-    parts: Any = [PassLayer(pairs.get(layer), slots, total, width) for layer in range(depth)]
-    named: dict[str, Any] = {runner.cache_name: Cache(layers=parts), "use_cache": True}
-    # Padding may be beyond the last position that the model has an embedding for.
-    named |= {"position_ids": here.clamp(max=runner.max_length - 1), "attention_mask": mask}
-    if states is not None:
-        named |= {"states": states, "logits_to_keep": width}
-    with shared_heads():
-        return runner.model(input_ids=ids, **named)
-
-
-def _draft(
-    runner: ModelRunner,
-    shape: DraftShape,
-    layers: Sequence[int],
-    vocab_size: int,
-    size: int,
-    allowed: Tensor | None,
-    drafted: Tensor | None,
-    numbers: Tensor,
-    span: Tensor,
-    logits: Tensor,
-    *tensors: Tensor,
-) -> tuple[Tensor, ...]:
-    """A draft as a function of settings, logits and, for a head, states; its last own ones are returned."""
-    starts = numbers[:, :1].long()
-    states, cache = (tensors[0][:, None], tensors[1:]) if runner.reads_states else (None, tensors)
-
-    def read(ids: Tensor, step: int) -> Tensor:
-        nonlocal states
-        output = call_model(runner, layers, ids, starts + step, None, span, cache, states)
-        states = output.states if runner.reads_states else None
-        return whole_vocabulary(output.logits[:, 0], drafted, vocab_size)
-
-    outputs = run_draft(
-        read, shape, numbers[:, 1:], logits, vocab_size=vocab_size, size=size, allowed=allowed
-    )
-    return outputs if states is None else (*outputs, states[:, 0])
-
-
-def _draft_trees(
-    runner: ModelRunner,
-    shape: TreeShape,
-    layers: Sequence[int],
-    drafted: Tensor | None,
-    starts: Tensor,
-    span: Tensor,
-    logits: Tensor,
-    states: Tensor,
-    *cache: Tensor,
-) -> tuple[Tensor, ...]:
-    """Trees of a head as a function of the lengths of rows, logits and states; see `read_levels`."""
-    own = states[:, None]
-
-    def read(nodes: Tensor, above: Tensor, visible: Tensor, done: int) -> Tensor:
-        nonlocal own
-        before = own.expand(-1, shape.top, -1) if not done else own
-        own = before.gather(1, above[..., None].expand(-1, -1, own.shape[2]))
-        positions = starts + span[: done + shape.top] // shape.top
-        output = call_model(runner, layers, nodes, starts, (visible, positions), span, cache, own)
-        own = output.states
-        return whole_vocabulary(output.logits, drafted, logits.shape[1])
-
-    return (run_tree(read, shape, logits),)
-
-
-def ancestors(parents: Tensor) -> Tensor:
-    """Return whether token j is token i or one of its ancestors, shape (rows, width, width).
-
-    `parents` are places within the pass, shape (rows, width); -1 is none. Paths of up to 2^k steps are two of
-    up to 2^(k-1) steps.
-    """
-    width = parents.shape[1]
-    columns = torch.arange(width, device=parents.device)
-    paths = ((columns == parents[..., None]) | (columns == columns[:, None])).float()
-    for _ in range(ceil(log2(max(2, width)))):
-        paths = torch.bmm(paths, paths).clamp(max=1.0)
-    return paths > 0.5
 
 
 def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:

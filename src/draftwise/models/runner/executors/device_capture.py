@@ -6,6 +6,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -18,6 +19,11 @@ Function = Callable[..., tuple[Tensor, ...]]
 Replay = Callable[[], tuple[Tensor, ...]]
 Capture = Callable[[Function, Sequence[Tensor]], Replay]
 """Makes a replay of a function of tensors that never move; the next replay overwrites its outputs."""
+
+
+def call(function: Function, inputs: Sequence[Tensor]) -> Replay:
+    """A function that is not captured: where there is no GPU, or no graph is wanted."""
+    return partial(function, *inputs)
 
 
 class NoRoom(RuntimeError):

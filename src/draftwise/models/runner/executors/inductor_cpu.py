@@ -11,6 +11,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from logging import getLogger
 from math import inf, isnan
 from pathlib import Path
@@ -31,6 +32,7 @@ from ...weights.layouts import PackedLinear
 from ..masks import BANDED
 from ..passes import Executor, PassInput, PassOutput, PreparedPass, States
 from ..runner import ModelRunner
+from .device_capture import DeviceCapture, call
 
 LOG = getLogger(__name__)
 MODES = ("auto", "kept", "off", "on")
@@ -184,24 +186,36 @@ def check_mode(asked: str) -> str:
     return mode
 
 
-def compile_runner(part: Any, asked: str) -> None:
+def compile_runner(part: Any, asked: str, *, exact: bool = False) -> None:
     """Compile the passes of a target or drafter with a runner of its own, if that was not done before.
 
     "off" never; "kept" if a graph is on disk; "auto" then too, or else in the background once eager passes
-    have taken `PATIENCE` seconds; "on" now, with a warning if that is not possible. On a GPU "on" captures
-    CUDA graphs, and other modes are eager.
+    have taken `PATIENCE` seconds; "on" now, with a warning if that is not possible. On a GPU passes become
+    CUDA graphs, but for "off". In `exact` passes a token's logits depend on its text alone, bit for bit
+    (`exact.py`); those of a graph that is on disk do so if they agree.
 
     Raises:
-        UserError: another mode.
+        UserError: another mode, or exact passes of a model that has none.
     """
     mode, runner = check_mode(asked), getattr(part, "runner", None)
-    if mode == "off" or not isinstance(runner, ModelRunner) or runner.compiler is not None:
+    if not isinstance(runner, ModelRunner) or runner.compiler is not None:
+        if exact and not getattr(runner, "is_exact", False):
+            raise UserError(f"exact=True: {type(part).__name__} has no exact passes; leave exact out")
         return
-    if runner.device.type == "cuda" and mode == "on":
+    is_captured = runner.device.type == "cuda" and mode != "off"
+    if exact:
+        from .exact import ExactCompiler
+
+        compiler = (
+            None if is_captured or mode == "off" else Compiler(runner, "on" if mode == "on" else "kept")
+        )
+        make = partial(DeviceCapture, runner.device) if is_captured else lambda: call
+        runner.compiler = ExactCompiler(runner, make, compiler)
+    elif is_captured:
         from .cuda_graphs import Capturer
 
         runner.compiler = Capturer(runner, mode)
-    else:
+    elif mode != "off":
         runner.compiler = Compiler(runner, mode)
 
 
