@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from torch import Tensor
 
 from draftwise.errors import DraftwiseWarning
 from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.executors import cuda_graphs
 from draftwise.models.runner.executors.cuda_graphs import Capturer, CudaGraphs
 from draftwise.models.runner.executors.device_capture import SPARE, DeviceCapture, NoRoom
+from draftwise.models.runner.executors.inductor_cpu import compile_runner
 from tests.fake_cuda import FakeCuda, install
 from tests.tiny import VOCAB, model
 
@@ -29,7 +32,7 @@ def test_passes_of_a_captured_model_are_those_of_the_model(gpu: FakeCuda) -> Non
     """What a graph has baked in stays what it was at the capture: lengths, masks and slots do not."""
     made, rng = model("llama"), Random(3)
     eager, graphs = ModelRunner(made), ModelRunner(made)
-    capturer = Capturer(graphs, "on")
+    capturer = Capturer(graphs, "auto")
     assert capturer.state.startswith("CUDA graphs: 8 captured")
     for runner in (eager, graphs):
         runner.open(0)
@@ -39,6 +42,15 @@ def test_passes_of_a_captured_model_are_those_of_the_model(gpu: FakeCuda) -> Non
             ours, theirs = graphs.forward(given), eager.forward(given)
             assert ours.info.kind == "graph" and ours.info.is_timed
             torch.testing.assert_close(ours.logits, theirs.logits)
+
+
+@pytest.mark.parametrize("mode", ["auto", "kept", "on", "off"])
+def test_passes_on_a_gpu_become_graphs_unless_that_is_off(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = SimpleNamespace(runner=ModelRunner(model("llama")))
+    part.runner.device = torch.device("cuda")
+    monkeypatch.setattr(cuda_graphs, "Capturer", lambda runner, mode: mode)
+    compile_runner(part, mode)
+    assert part.runner.compiler == (None if mode == "off" else mode)
 
 
 def doubled(x: Tensor) -> tuple[Tensor, ...]:
@@ -101,7 +113,7 @@ def test_captures_leave_memory_to_others(gpu: FakeCuda) -> None:
 def test_without_memory_further_shapes_are_eager_and_captured_ones_go_on(gpu: FakeCuda) -> None:
     made = model("llama")
     eager, graphs = ModelRunner(made), ModelRunner(made)
-    capturer = Capturer(graphs, "on")
+    capturer = Capturer(graphs, "auto")
     for runner in (eager, graphs):
         runner.open(0)
     gpu.free = 0
@@ -116,7 +128,7 @@ def test_without_memory_further_shapes_are_eager_and_captured_ones_go_on(gpu: Fa
 def test_a_kind_of_pass_that_cannot_be_captured_leaves_the_others_their_graphs(gpu: FakeCuda) -> None:
     made = model("llama")
     eager, graphs = ModelRunner(made), ModelRunner(made)
-    capturer = Capturer(graphs, "on")
+    capturer = Capturer(graphs, "auto")
     for runner in (eager, graphs):
         runner.open(0)
         runner.forward(PassInput(0, [[3]], 1))
@@ -164,7 +176,7 @@ def test_captures_between_passes_are_work_done_once(gpu: FakeCuda) -> None:
 def test_the_most_likely_tokens_come_with_the_logits(gpu: FakeCuda) -> None:
     """Of the positions that are kept, computed within the graph: no launches of their own."""
     runner = ModelRunner(model("llama"))
-    Capturer(runner, "on")
+    Capturer(runner, "auto")
     runner.open(0)
     runner.forward(PassInput(0, [[3, 4]], 1))
     output = runner.forward(PassInput(0, [[5, 6, 7]], 2))

@@ -159,7 +159,7 @@ def test_texts_are_the_models_own_with_a_bad_head_and_graphs_of_both(
     reads = HFTarget(made)
     drafter = EagleDrafter(random_eagle(made, eagle3=True), reads, width=width)
     for part in (reads, drafter):
-        part.runner.compiler = Capturer(part.runner, "on")
+        part.runner.compiler = Capturer(part.runner, "auto")
         assert part.runner.executor.kind == "graph", part.runner.compiler.state
     loop = loop_with(reads, {"bad": drafter}, "static-4")
     rounds = list(loop.run(prompts(), Sampling(max_new_tokens=24), batch=batch))

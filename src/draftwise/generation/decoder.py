@@ -101,12 +101,12 @@ class Decoder:
         `draftwise.models.compiled`): "auto" in the background where a run is long enough, and from the start
         once a graph is on disk; "kept" only then; "on" before anything else; "off" never. With `exact` the
         target's text depends on no draft and no other text, bit for bit, in half precision too. `probe` reads
-        a few made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is a
-        file for what the policy learns; a file for other models or arms is left unchanged, with a warning; "auto"
-        is one in the user's cache, for the policy `auto` alone, and "off" or None keeps nothing. `seed`
-        is for the policy's choices and for texts without a seed; a new one by default. `prefix_cache` is the
-        memory in MiB for what was read of texts that have ended. The target's own settings apply unless a
-        call overrides them.
+        a few made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is
+        a file for what the policy learns; a file for other models or arms is left unchanged, with a warning;
+        "auto" is one in the user's cache, for the policy `auto` alone, and "off" or None keeps nothing.
+        `seed` is for the policy's choices and for texts without a seed; a new one by default. `prefix_cache`
+        is the memory in MiB for what was read of texts that have ended. The target's own settings apply
+        unless a call overrides them.
 
         Raises:
             UserError: an unknown name or option, models that do not fit together, or a `state` file that

@@ -203,6 +203,45 @@ def _own(plan: Blueprint) -> Own | None:
     return head_attention
 
 
+def export(model: Pass, plan: Blueprint, device: torch.device) -> Any:
+    """Trace a pass once for any number of rows, tokens and slots.
+
+    Raises:
+        Unfit: the model cannot be traced with these inputs.
+    """
+    from torch.fx.experimental import _config as symbolic
+
+    (rows, width, total, slots), free = EXAMPLE, torch.export.Dim.DYNAMIC
+    count, depth = len(plan.kinds) or 1, len(plan.layers)
+
+    def zeros(*shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.zeros(*shape, dtype=dtype or _dtype(plan.dtype), device=device)
+
+    example = (
+        zeros(rows, width, dtype=torch.long),
+        zeros(rows, width, dtype=torch.long),
+        [zeros(rows, 1, width, total) for _ in range(count)],
+        zeros(rows, width, dtype=torch.long),
+        zeros(3, dtype=torch.long),
+        [zeros(rows, layer[1], slots, layer[2]) for layer in plan.layers],
+        [zeros(rows, layer[3], slots, layer[4]) for layer in plan.layers],
+        [zeros(rows, width, plan.states)][: plan.states],
+    )
+    shapes = (
+        {0: free, 1: free},
+        {0: free, 1: free},
+        [{0: free, 2: free, 3: free}] * count,
+        {0: free, 1: free},
+        {0: free},
+        [{0: free, 2: free}] * depth,
+        [{0: free, 2: free}] * depth,
+        [{0: free, 1: free}][: plan.states],
+    )
+    # One graph for one row or token as well as for many.
+    with symbolic.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
+        return torch.export.export(model, example, dynamic_shapes=shapes, strict=False)
+
+
 @torch.no_grad()
 def compile_to(plan: Blueprint, path: Path) -> None:
     """Compile the forward pass of a blueprint into a file.
@@ -213,33 +252,10 @@ def compile_to(plan: Blueprint, path: Path) -> None:
     from torch._inductor import aoti_compile_and_package, config
     from torch.fx.experimental import _config as symbolic
 
-    symbolic.backed_size_oblivious = True  # one graph for one row or token as well as for many
+    symbolic.backed_size_oblivious = True  # TorchInductor, too
     model = Pass(build(plan), plan)
-    rows, width, total, slots = EXAMPLE
-    dtype, free = _dtype(plan.dtype), torch.export.Dim.DYNAMIC
-    count = len(plan.kinds) or 1
-    example = (
-        torch.zeros(rows, width, dtype=torch.long),
-        torch.zeros(rows, width, dtype=torch.long),
-        [torch.zeros(rows, 1, width, total, dtype=dtype) for _ in range(count)],
-        torch.zeros(rows, width, dtype=torch.long),
-        torch.zeros(3, dtype=torch.long),
-        [torch.zeros(rows, layer[1], slots, layer[2], dtype=dtype) for layer in plan.layers],
-        [torch.zeros(rows, layer[3], slots, layer[4], dtype=dtype) for layer in plan.layers],
-        [torch.zeros(rows, width, plan.states, dtype=dtype)][: plan.states],
-    )
-    shapes = (
-        {0: free, 1: free},
-        {0: free, 1: free},
-        [{0: free, 2: free, 3: free}] * count,
-        {0: free, 1: free},
-        {0: free},
-        [{0: free, 2: free}] * len(plan.layers),
-        [{0: free, 2: free}] * len(plan.layers),
-        [{0: free, 1: free}][: plan.states],
-    )
     with traced_heads(_own(plan)):
-        traced = torch.export.export(model, example, dynamic_shapes=shapes, strict=False)
+        traced = export(model, plan, torch.device("cpu"))
     with config.patch(
         {
             "aot_inductor.package_constants_in_so": False,

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
-from math import inf
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -31,16 +29,15 @@ from ...probe.readings import made_up
 from ...verdicts import machine
 from ..passes import PassInput, PassOutput
 from ..runner import ModelRunner, join_states, joined
-from .cuda_graphs import ROWS, WIDTHS, CudaGraphs, cache_layers, slots_class
+from .cuda_graphs import ROWS, WIDTHS, Choice, CudaGraphs, cache_layers, least_seconds, slots_class
 from .device_capture import Capture, Function, Replay
-from .functions import PassShape, run_pass
+from .functions import Kernels, PassShape, run_pass
 
 LOG = getLogger(__name__)
 BASE = 16  # tokens of the passes that all others have to agree with: on a GPU they cost what one token does
 TOKENS, STARTS = 24, 6  # read to find out whether a class agrees, at so many places
 CHEAP = 1.05  # of the time of other passes: then narrower classes than the base are not looked for
 KIND = "exact"  # the file of answers
-TIMED = 5  # passes
 
 
 class ExactPasses(CudaGraphs):
@@ -56,7 +53,8 @@ class ExactPasses(CudaGraphs):
         capture: Capture,
         buffers: tuple[int, int] = (1, 2048),
     ) -> None:
-        super().__init__(runner, capture=partial(capture_or_call, capture), buffers=buffers)
+        capture = partial(capture_or_call, capture)
+        super().__init__(runner, capture=capture, buffers=buffers, kernels=agreement.kernels)
         self.agreement = agreement
 
     def try_run(self, runner: ModelRunner, given: PassInput) -> PassOutput | None:
@@ -141,13 +139,15 @@ class Agreement:
         Unfit: passes of the base do not agree with each other, or the model's cannot be functions.
     """
 
-    def __init__(self, runner: ModelRunner) -> None:
-        self.runner, self.layers = runner, cache_layers(runner)
+    def __init__(self, runner: ModelRunner, kernels: Kernels | None = None) -> None:
+        self.runner, self.kernels, self.layers = runner, kernels, cache_layers(runner)
         self.narrowest = 1  # classes below this width are not looked for
         self.found: dict[tuple[PassShape, int], bool] = {}  # by class and threads
         self.expected: dict[tuple[int, int, int], list[Tensor]] = {}  # by slots, start and threads
         self.tokens = made_up(TOKENS, runner.model.config, int(runner.config.vocab_size))
-        self.key = f"{fingerprint(runner.model)} {_device(runner.device)} {slots_class(1)}"
+        self.key = (
+            f"{fingerprint(runner.model)} {_device(runner.device)} {slots_class(1)} {kernels is not None}"
+        )
         for slots in (slots_class(1), 2 * slots_class(1)):
             if not self.holds(PassShape(1, BASE, slots)):
                 raise Unfit("its logits depend on where in a pass a token is, even in passes of one size")
@@ -220,7 +220,8 @@ class Agreement:
             numbers[:, 1 : 1 + len(piece)] = torch.tensor(piece)
             numbers[:, 1 + len(piece) :] = self.tokens[done % TOKENS]
             span = torch.arange(slots, device=runner.device)
-            output = run_pass(runner, shape, tuple(self.layers), numbers.to(runner.device), span, *cache)
+            numbers = numbers.to(runner.device)
+            output = run_pass(runner, self.kernels, shape, tuple(self.layers), numbers, span, *cache)
             logits.append(output[0][:, : len(piece)])
             done += len(piece)
         whole = torch.cat(logits, 1)
@@ -249,16 +250,21 @@ def capture_or_call(capture: Capture, function: Function, inputs: Sequence[Tenso
 class ExactCompiler:
     """Provides a runner with exact passes; `state` tells in one line how they run, and at what price.
 
-    Passes of another `compiler` are taken as they are, if they agree.
+    Passes of another `compiler` are taken as they are, if they agree. `kernels` chooses what computes others.
 
     Raises:
         UserError: this model has none.
     """
 
     def __init__(
-        self, runner: ModelRunner, make_capture: Callable[[], Capture], compiler: Any = None
+        self,
+        runner: ModelRunner,
+        make_capture: Callable[[], Any],
+        compiler: Any = None,
+        kernels: Choice | None = None,
     ) -> None:
-        self.runner, self.make_capture, self.compiler = runner, make_capture, compiler
+        self.runner, self.make_capture = runner, make_capture
+        self.compiler, self.kernels = compiler, kernels
         self.price = 1.0
         self._find()
 
@@ -287,7 +293,7 @@ class ExactCompiler:
             return
         runner.executor = runner.eager
         try:
-            agreement = Agreement(runner)
+            agreement = Agreement(runner, self.kernels.choose() if self.kernels else None)
         except Unfit as reason:
             raise UserError(f"exact=True: {reason}; leave exact out") from reason
         agreement.narrowest = BASE
@@ -300,24 +306,11 @@ class ExactCompiler:
         passes.prepare(runner)
 
 
-@torch.inference_mode()
-def price_of(runner: ModelRunner, agreement: Agreement, make_capture: Callable[[], Capture]) -> float:
-    """The time of a pass over one token over that of one that need not agree, the least of a few each."""
-    executors = (
-        CudaGraphs(runner, capture=make_capture()),
-        ExactPasses(runner, agreement, capture=make_capture()),
-    )
-    pair = [runner.scratch(executor) for executor in executors]
-    for scratch in pair:
-        scratch.open(0)
-        scratch.forward(PassInput(0, [[0]], 1))
-    least = [inf, inf]
-    for _ in range(TIMED):
-        for at, scratch in enumerate(pair):
-            begin = perf_counter()
-            scratch.forward(PassInput(0, [[0]], 1)).logits.sum().item()
-            least[at] = min(least[at], perf_counter() - begin)
-    return least[1] / least[0]
+def price_of(runner: ModelRunner, agreement: Agreement, make_capture: Callable[[], Any]) -> float:
+    """The time of a pass over one token over that of one that need not agree."""
+    plain = CudaGraphs(runner, capture=make_capture(), kernels=agreement.kernels)
+    other, own = least_seconds(runner, [plain, ExactPasses(runner, agreement, capture=make_capture())])
+    return own / other
 
 
 @torch.inference_mode()

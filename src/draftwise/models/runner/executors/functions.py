@@ -6,9 +6,9 @@ recording of a function runs every pass of its shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, log2
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,7 +18,33 @@ from ...attention import shared_heads
 from ...compiled.trace import PassLayer
 from ...distributions import top_tokens, whole_vocabulary
 from ..drafts import DraftShape, TreeShape, run_draft, run_tree
+from ..passes import States
 from ..runner import ModelRunner
+
+
+class Computed(NamedTuple):
+    """What a model computes in a pass: logits, a head's own states, and hidden states by layer."""
+
+    logits: Tensor
+    states: Tensor | None
+    hidden_states: States
+
+
+class Kernels(Protocol):
+    """Computes a model's passes in its place, from the arguments that `call_model` makes.
+
+    `mask` is one, or one for each kind of layer; `pairs` are keys and values by layer.
+    """
+
+    def __call__(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        mask: Any,
+        slots: Tensor,
+        pairs: Mapping[int, tuple[Tensor, Tensor]],
+        states: Tensor | None,
+    ) -> Computed: ...
 
 
 class PassShape(NamedTuple):
@@ -38,6 +64,7 @@ class PassShape(NamedTuple):
 
 def run_pass(
     runner: ModelRunner,
+    kernels: Kernels | None,
     shape: PassShape,
     layers: Sequence[int],
     numbers: Tensor,
@@ -57,16 +84,16 @@ def run_pass(
     if shape.has_tree:
         visible = ancestors(numbers[:, shape.width + 1 :])
         tree = visible, starts - 1 + visible.sum(-1)
-    output = call_model(runner, layers, ids, starts, tree, span, cache, states)
+    output = call_model(runner, kernels, layers, ids, starts, tree, span, cache, states)
     outputs = output.logits, top_tokens(output.logits)
-    if runner.reads_states:
+    if output.states is not None:
         return *outputs, output.states
-    hooks = runner.eager.hooks
-    return (*outputs, *(hooks.latest[layer] for layer in runner.layers)) if hooks else outputs
+    return (*outputs, *(output.hidden_states[layer] for layer in runner.layers))
 
 
 def call_model(
     runner: ModelRunner,
+    kernels: Kernels | None,
     layers: Sequence[int],
     ids: Tensor,
     starts: Tensor,
@@ -74,7 +101,7 @@ def call_model(
     span: Tensor,
     cache: Sequence[Tensor],
     states: Tensor | None,
-) -> Any:
+) -> Computed:
     """The output for tokens, shape (rows, width), that follow the first `starts` slots, shape (rows, 1).
 
     Of a `tree` they are the last nodes, and those before them follow the `starts` slots: which nodes each
@@ -95,19 +122,25 @@ def call_model(
     at = here[:, None, :, None]
     mask = runner.masks.build(unseen[:, None], places[:, None, None], at, at)
     pairs = dict(zip(layers, zip(cache[::2], cache[1::2], strict=True), strict=True))
+    # Padding may be beyond the last position that the model has an embedding for.
+    here = here.clamp(max=runner.max_length - 1)
+    if kernels is not None:
+        return kernels(ids, here, mask, slots, pairs, states)
     depth = len(runner.cache.rows)
     parts: Any = [PassLayer(pairs.get(layer), slots, total, width) for layer in range(depth)]
     named: dict[str, Any] = {runner.cache_name: Cache(layers=parts), "use_cache": True}
-    # Padding may be beyond the last position that the model has an embedding for.
-    named |= {"position_ids": here.clamp(max=runner.max_length - 1), "attention_mask": mask}
+    named |= {"position_ids": here, "attention_mask": mask}
     if states is not None:
         named |= {"states": states, "logits_to_keep": width}
     with shared_heads():
-        return runner.model(input_ids=ids, **named)
+        output = runner.model(input_ids=ids, **named)
+    own, hooks = output.states if runner.reads_states else None, runner.eager.hooks
+    return Computed(output.logits, own, dict(hooks.latest) if hooks else {})
 
 
 def draft_chains(
     runner: ModelRunner,
+    kernels: Kernels | None,
     shape: DraftShape,
     layers: Sequence[int],
     vocab_size: int,
@@ -125,8 +158,8 @@ def draft_chains(
 
     def read(ids: Tensor, step: int) -> Tensor:
         nonlocal states
-        output = call_model(runner, layers, ids, starts + step, None, span, cache, states)
-        states = output.states if runner.reads_states else None
+        output = call_model(runner, kernels, layers, ids, starts + step, None, span, cache, states)
+        states = output.states
         return whole_vocabulary(output.logits[:, 0], drafted, vocab_size)
 
     outputs = run_draft(
@@ -137,6 +170,7 @@ def draft_chains(
 
 def draft_trees(
     runner: ModelRunner,
+    kernels: Kernels | None,
     shape: TreeShape,
     layers: Sequence[int],
     drafted: Tensor | None,
@@ -154,7 +188,8 @@ def draft_trees(
         before = own.expand(-1, shape.top, -1) if not done else own
         own = before.gather(1, above[..., None].expand(-1, -1, own.shape[2]))
         positions = starts + span[: done + shape.top] // shape.top
-        output = call_model(runner, layers, nodes, starts, (visible, positions), span, cache, own)
+        output = call_model(runner, kernels, layers, nodes, starts, (visible, positions), span, cache, own)
+        assert output.states is not None  # a head's
         own = output.states
         return whole_vocabulary(output.logits, drafted, logits.shape[1])
 

@@ -204,13 +204,15 @@ def compile_runner(part: Any, asked: str, *, exact: bool = False) -> None:
         return
     is_captured = runner.device.type == "cuda" and mode != "off"
     if exact:
+        from .cuda_graphs import Choice
         from .exact import ExactCompiler
 
-        compiler = (
-            None if is_captured or mode == "off" else Compiler(runner, "on" if mode == "on" else "kept")
-        )
-        make = partial(DeviceCapture, runner.device) if is_captured else lambda: call
-        runner.compiler = ExactCompiler(runner, make, compiler)
+        if is_captured:
+            make = partial(DeviceCapture, runner.device)
+            runner.compiler = ExactCompiler(runner, make, kernels=Choice(runner, make, mode))
+        else:
+            compiler = None if mode == "off" else Compiler(runner, "on" if mode == "on" else "kept")
+            runner.compiler = ExactCompiler(runner, lambda: call, compiler)
     elif is_captured:
         from .cuda_graphs import Capturer
 
@@ -346,11 +348,18 @@ def plan_of(runner: ModelRunner) -> Blueprint:
     Raises:
         Unfit: the model cannot be compiled.
     """
-    check_class(runner.model)
     if runner.device.type != "cpu":
-        raise Unfit(
-            f"passes are compiled on a CPU, or with compile=on for CUDA; this is {runner.device.type}"
-        )
+        raise Unfit(f"passes are compiled on a CPU or for CUDA; this is {runner.device.type}")
+    return blueprint_of(runner)
+
+
+def blueprint_of(runner: ModelRunner) -> Blueprint:
+    """Return the blueprint of a runner's model, on any device.
+
+    Raises:
+        Unfit: the model cannot be compiled.
+    """
+    check_class(runner.model)
     cache = probe_cache(runner)
     views: Any = runner.masks.views
     kinds = sorted(views) if isinstance(views, dict) else []
