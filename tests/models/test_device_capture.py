@@ -48,6 +48,7 @@ def test_passes_of_a_captured_model_are_those_of_the_model(gpu: FakeCuda) -> Non
 def test_passes_on_a_gpu_become_graphs_unless_that_is_off(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     part = SimpleNamespace(runner=ModelRunner(model("llama")))
     part.runner.device = torch.device("cuda")
+    monkeypatch.delenv("DRAFTWISE_COMPILE", raising=False)
     monkeypatch.setattr(cuda_graphs, "Capturer", lambda runner, mode: mode)
     compile_runner(part, mode)
     assert part.runner.compiler == (None if mode == "off" else mode)
