@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from draftwise.models.runner.executors.eager import Eager
 from draftwise.models.runner.executors.exact import Agreement, ExactCompiler, passes_agree
 from draftwise.models.runner.executors.functions import PassShape
 from draftwise.models.runner.executors.inductor_cpu import compile_runner
+from draftwise.models.weights import packed
+from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Stateless, loop_with
 from tests.recording import recorder
@@ -279,3 +282,34 @@ def test_decoders_and_transformers_take_it(tokenizer: Any) -> None:
         written = disturbed("llama", narrow).generate(ids, custom_generate=method, **given)
         texts.append(written[0, ids.shape[1] :].tolist())
     assert len(texts[0]) == 30 and texts.count(texts[0]) == 4
+
+
+def test_packed_weights_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model("llama").to(torch.bfloat16)
+    arrange(made, True)
+    assert packed.layouts({"target": SimpleNamespace(runner=SimpleNamespace(model=made))})
+    target = exact_target(made)
+    kinds = set[str]()
+    forward = target.runner.forward
+
+    def counted(given: PassInput) -> Any:
+        output = forward(given)
+        kinds.add(output.info.kind)
+        return output
+
+    monkeypatch.setattr(target.runner, "forward", counted)
+    plain = texts(target)
+    assert texts(target, "ucb1", 3) == plain
+    assert kinds == {"exact"}
+
+
+def test_a_model_in_training_mode_writes_what_it_does_in_the_other() -> None:
+    made = disturbed("llama", narrow)
+    made.model.layers[0].mlp.act_fn = torch.nn.Sequential(
+        made.model.layers[0].mlp.act_fn, torch.nn.Dropout(0.5)
+    )
+    made.eval()
+    plain = texts(exact_target(made))
+    made.train()
+    assert texts(exact_target(made), "ucb1", 3) == plain
+    assert made.training

@@ -178,6 +178,7 @@ def arrange(model: nn.Module, pack: bool | str, *, widths: Sequence[int] = timin
         fuse_layers(model, usage.siblings, timing.faster_fused if auto else timing.always)
         fastest = partial(timing.fastest, widths=widths)
         pack_layers(model, fastest if auto else timing.first, keep=usage.kept)
+        model.train(model.training)  # new modules begin in training mode
         LOG.info("%s: weights of %s (pack=%s)", type(model).__name__, _said(model), pack)
 
 

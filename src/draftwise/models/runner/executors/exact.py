@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from logging import getLogger
 from typing import Any
 
@@ -24,9 +26,11 @@ from torch.nn.utils.rnn import pad_sequence
 from ....errors import UserError, one_line
 from ... import verdicts
 from ...compiled.blueprint import Unfit
+from ...modes import evaluating
 from ...probe import fingerprint
 from ...probe.readings import made_up
 from ...verdicts import machine
+from ...weights.packed import layout_of
 from ..passes import PassInput, PassOutput
 from ..runner import ModelRunner, join_states, joined
 from .cuda_graphs import ROWS, WIDTHS, Choice, CudaGraphs, cache_layers, least_seconds, slots_class
@@ -65,10 +69,11 @@ class ExactPasses(CudaGraphs):
         Raises:
             UserError: no class agrees that has room for such a text.
         """
-        if given.model is not None or runner.training:
+        if given.model is not None:
             return None
         before = len(self.agreement.found)
-        output = super().try_run(runner, given) or self._run_apart(runner, given)
+        with evaluating(runner.model) if runner.training else nullcontext():
+            output = super().try_run(runner, given) or self._run_apart(runner, given)
         output.info.is_timed &= len(self.agreement.found) == before
         return output
 
@@ -145,9 +150,9 @@ class Agreement:
         self.found: dict[tuple[PassShape, int], bool] = {}  # by class and threads
         self.expected: dict[tuple[int, int, int], list[Tensor]] = {}  # by slots, start and threads
         self.tokens = made_up(TOKENS, runner.model.config, int(runner.config.vocab_size))
-        self.key = (
-            f"{fingerprint(runner.model)} {_device(runner.device)} {slots_class(1)} {kernels is not None}"
-        )
+        layouts = sha256(" ".join(map(layout_of, runner.model.modules())).encode()).hexdigest()[:16]
+        what = fingerprint(runner.model), layouts, _device(runner.device), slots_class(1), kernels is not None
+        self.key = " ".join(map(str, what))
         for slots in (slots_class(1), 2 * slots_class(1)):
             if not self.holds(PassShape(1, BASE, slots)):
                 raise Unfit("its logits depend on where in a pass a token is, even in passes of one size")
@@ -292,6 +297,12 @@ class ExactCompiler:
         if not runner.executor.is_bound and runner.executor is not runner.eager and passes_agree(runner):
             return
         runner.executor = runner.eager
+        with evaluating(runner.model):
+            passes = self._passes(runner)
+        runner.use(passes)
+        passes.prepare(runner)
+
+    def _passes(self, runner: ModelRunner) -> ExactPasses:
         try:
             agreement = Agreement(runner, self.kernels.choose() if self.kernels else None)
         except Unfit as reason:
@@ -301,9 +312,7 @@ class ExactCompiler:
         if self.price > CHEAP:
             agreement.narrowest = 1
             self.price = price_of(runner, agreement, self.make_capture)
-        passes = ExactPasses(runner, agreement, capture=self.make_capture())
-        runner.use(passes)
-        passes.prepare(runner)
+        return ExactPasses(runner, agreement, capture=self.make_capture())
 
 
 def price_of(runner: ModelRunner, agreement: Agreement, make_capture: Callable[[], Any]) -> float:
