@@ -184,6 +184,13 @@ def test_a_model_whose_logits_depend_on_a_tokens_place_is_refused() -> None:
         exact_target(disturbed("llama", later))
 
 
+def test_weights_on_several_devices_are_refused() -> None:
+    made = model("llama")
+    made.lm_head.weight = torch.nn.Parameter(made.lm_head.weight.to("meta"))
+    with pytest.raises(UserError, match="exact=True: its weights are on several devices; leave exact out"):
+        exact_target(made)
+
+
 def test_slots_that_change_logits_are_refused() -> None:
     made = model("llama").to(torch.bfloat16)
     attention = made.model.layers[0].self_attn

@@ -63,9 +63,12 @@ class Prefill:
         return last - held[row] >= long
 
     def _adapt(self, requests: Sequence[Request]) -> None:
-        """Take as many threads as the machine has room for: within a text only if that changes no logit."""
+        """Take as many threads as the machine has room for: within a text only if that changes no logit.
+
+        Exact passes keep the number that they were found for.
+        """
         runner = self.runner
-        if runner.device.type == "cpu" and THREADS.pending():
+        if runner.device.type == "cpu" and not runner.is_exact and THREADS.pending():
             within = any(request.rounds for request in requests)
             if not within or self.steady.holds(runner, (torch.get_num_threads(), THREADS.wanted)):
                 THREADS.apply()

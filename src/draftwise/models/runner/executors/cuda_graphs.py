@@ -366,6 +366,8 @@ def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
     Raises:
         Unfit: the model's passes cannot be graphs.
     """
+    if len({p.device for p in runner.model.parameters()}) > 1:
+        raise Unfit("its weights are on several devices")
     if runner.masks.late:
         raise Unfit("its masks depend on the prompt's length")
     cache = probe_cache(runner)
@@ -417,8 +419,6 @@ class Capturer:
         LOG.info("%s", self.state)
 
     def _use_graphs(self, runner: ModelRunner) -> None:
-        if len({p.device for p in runner.model.parameters()}) > 1:
-            raise Unfit("its weights are on several devices")
         begin = perf_counter()
         graphs = CudaGraphs(runner, capture=self.make_capture(), kernels=self.kernels.choose())
         runner.use(graphs)
