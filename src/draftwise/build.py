@@ -17,7 +17,7 @@ from .errors import DraftwiseWarning, UserError
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.library import check as check_file
 from .models.load import disagreement, load_model, load_tokenizer, locate
-from .models.runner.executors.inductor_cpu import check_mode, compile_runner
+from .models.runner.executors.compile import check_mode, compile_runner
 from .models.weights.packed import arrange, checked
 from .models.weights.timing import WIDTHS
 from .models.zoo import list_zoo

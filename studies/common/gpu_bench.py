@@ -76,8 +76,8 @@ class Bench:
 
         Passes of the part `exact` are exact.
         """
+        from draftwise.models.runner.executors.compile import compile_runner
         from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
-        from draftwise.models.runner.executors.inductor_cpu import compile_runner
 
         states = []
         for part in parts:

@@ -69,9 +69,12 @@ TESTS: dict[str, str] = {
     "core.drafter_pool": "core/test_drafter_pool.py core/test_faults.py core/test_loop.py",
     "core.request_round": "core/test_request_round.py core/test_outcome.py core/test_loop.py "
     "core/test_faults.py hosts/test_follow.py",
+    "hosts.sglang": "hosts/test_sglang.py",
+    "hosts.vllm.report": "hosts/test_vllm_options.py hosts/test_vllm_parts.py",
     "generation.text": "generation/test_text.py core/test_sampling.py generation/test_prompts.py",
     "models.runner.cache": READING,
     "models.distributions": "exactness/test_by_hand.py models/test_distributions.py core/test_sampling.py",
+    "models.runner.executors.exact": "models/test_exact.py",
     "models.runner.runner": READING,
     "targets.hf": READING,
     "policies.catalogue.auto": "policies/test_catalogue.py policies/auto",
@@ -83,6 +86,9 @@ TESTS: dict[str, str] = {
     "policies.catalogue.metasd": CATALOGUE,
     "policies.catalogue.rules": f"{CATALOGUE} core/test_stops.py",
     "policies.catalogue.tapout": CATALOGUE,
+    "state.file": "state",
+    "state.learned": "state",
+    "state.saver": "state hosts/test_vllm_options.py",
 }
 
 

@@ -19,7 +19,7 @@ import torch
 from draftwise.errors import UserError
 from draftwise.models.compiled import blueprint
 from draftwise.models.runner import ModelRunner, PassInput
-from draftwise.models.runner.executors.inductor_cpu import compile_runner
+from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.weights.layouts import LAYOUTS, PANELS
 from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from draftwise.errors import DraftwiseWarning
 from draftwise.models.runner import ModelRunner, PassInput
-from draftwise.models.runner.executors import cuda_graphs
-from draftwise.models.runner.executors.cuda_graphs import Capturer, CudaGraphs
+from draftwise.models.runner.executors import compile as compiling
+from draftwise.models.runner.executors.capturer import Capturer
+from draftwise.models.runner.executors.compile import compile_runner
+from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.models.runner.executors.device_capture import SPARE, DeviceCapture, NoRoom
-from draftwise.models.runner.executors.inductor_cpu import compile_runner
 from tests.fake_cuda import FakeCuda, install
 from tests.tiny import VOCAB, model
 
@@ -49,7 +50,7 @@ def test_passes_on_a_gpu_become_graphs_unless_that_is_off(mode: str, monkeypatch
     part = SimpleNamespace(runner=ModelRunner(model("llama")))
     part.runner.device = torch.device("cuda")
     monkeypatch.delenv("DRAFTWISE_COMPILE", raising=False)
-    monkeypatch.setattr(cuda_graphs, "Capturer", lambda runner, mode: mode)
+    monkeypatch.setattr(compiling, "Capturer", lambda runner, mode: mode)
     compile_runner(part, mode)
     assert part.runner.compiler == (None if mode == "off" else mode)
 

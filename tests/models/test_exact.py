@@ -20,11 +20,11 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.executors import cuda_graphs, exact
+from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.runner.executors.device_capture import Capture, call
 from draftwise.models.runner.executors.eager import Eager
 from draftwise.models.runner.executors.exact import Agreement, ExactCompiler, passes_agree
 from draftwise.models.runner.executors.functions import PassShape
-from draftwise.models.runner.executors.inductor_cpu import compile_runner
 from draftwise.models.weights import packed
 from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget

@@ -16,7 +16,8 @@ from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.models.runner import ModelRunner
 from draftwise.models.runner.drafts import DraftShape, TreeShape
 from draftwise.models.runner.executors import cuda_graphs
-from draftwise.models.runner.executors.cuda_graphs import Capturer, CudaGraphs
+from draftwise.models.runner.executors.capturer import Capturer
+from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.policies.auto.chances import Calibration
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import group_tokens, loop_with

@@ -13,8 +13,10 @@ from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.errors import DraftwiseWarning
 from draftwise.models.compiled.blueprint import Unfit
 from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.executors import capturer as capturing
 from draftwise.models.runner.executors import cuda_graphs, inductor_cuda
-from draftwise.models.runner.executors.cuda_graphs import Capturer, CudaGraphs
+from draftwise.models.runner.executors.capturer import Capturer
+from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.models.runner.executors.device_capture import call
 from draftwise.models.runner.executors.exact import Agreement, ExactPasses
 from draftwise.models.runner.executors.functions import PassShape
@@ -134,10 +136,10 @@ def runner_of(made: Any) -> ModelRunner:
 def test_they_are_used_if_they_are_faster(
     made: Any, kernels: InductorKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_graphs, "DeviceCapture", Called)
+    monkeypatch.setattr(capturing, "DeviceCapture", Called)
     monkeypatch.setattr(inductor_cuda, "InductorKernels", lambda runner: kernels)
     for seconds, words in (([2.0, 1.0], "TorchInductor's kernels (0.50"), ([1.0, 2.0], "PyTorch's kernels")):
-        monkeypatch.setattr(cuda_graphs, "least_seconds", lambda *given, seconds=seconds: seconds)
+        monkeypatch.setattr(capturing, "least_seconds", lambda *given, seconds=seconds: seconds)
         capturer = Capturer(runner_of(made), "on")
         assert capturer.state.startswith("CUDA graphs of " + words), capturer.state
 
@@ -147,7 +149,7 @@ def test_without_them_graphs_have_the_models_own_code(
     made: Any, kernels: InductorKernels, wrong: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They cannot be compiled, or compute something else."""
-    monkeypatch.setattr(cuda_graphs, "DeviceCapture", Called)
+    monkeypatch.setattr(capturing, "DeviceCapture", Called)
 
     def flipped(*given: Any) -> Any:
         output = kernels(*given)
@@ -168,8 +170,8 @@ def test_without_them_graphs_have_the_models_own_code(
 
 def test_a_head_is_compiled_with_its_own_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """An EAGLE head whose chains are graphs of these kernels drafts what it drafts eagerly."""
-    monkeypatch.setattr(cuda_graphs, "DeviceCapture", Called)
-    monkeypatch.setattr(cuda_graphs, "least_seconds", lambda *given: [2.0, 1.0])
+    monkeypatch.setattr(capturing, "DeviceCapture", Called)
+    monkeypatch.setattr(capturing, "least_seconds", lambda *given: [2.0, 1.0])
     target = model("llama", dtype=torch.float32)
     texts = []
     for mode in ("off", "on"):

@@ -17,7 +17,7 @@ from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.probe.small import VOCAB, spread
-from draftwise.models.runner.executors.inductor_cpu import compile_runner
+from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.runner.recurrent import StateCache, in_modules, put
 from draftwise.models.runner.states import StateRunner
 from draftwise.targets.hf import HFTarget

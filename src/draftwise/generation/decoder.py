@@ -183,7 +183,7 @@ class Decoder:
     @property
     def compiled(self) -> dict[str, str]:
         """How the passes of the target and of each model drafter are run: eager or compiled (`compile`)."""
-        from ..models.runner.executors.inductor_cpu import describe_passes
+        from ..models.runner.executors.compile import describe_passes
 
         return describe_passes({"target": self.loop.target, **self.loop.pool.drafters})
 

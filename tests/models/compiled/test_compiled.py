@@ -30,14 +30,9 @@ from draftwise.models.probe.readings import relative_error
 from draftwise.models.runner import ModelRunner, PassInput, PassOutput
 from draftwise.models.runner.cache import FIRST_SLOTS
 from draftwise.models.runner.executors import inductor_cpu
+from draftwise.models.runner.executors.compile import check_mode, compile_runner, describe_passes
 from draftwise.models.runner.executors.exact import passes_agree
-from draftwise.models.runner.executors.inductor_cpu import (
-    InductorCpu,
-    check_mode,
-    compile_runner,
-    describe_passes,
-    plan_of,
-)
+from draftwise.models.runner.executors.inductor_cpu import InductorCpu, plan_of
 from draftwise.models.runner.masks import BANDED
 from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS, PackedLinear

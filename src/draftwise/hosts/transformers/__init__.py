@@ -25,7 +25,7 @@ from ...models.cache_names import CACHE
 from ...models.load import load_tokenizer
 from ...models.modes import evaluating
 from ...models.probe.checks import device_of
-from ...models.runner.executors.inductor_cpu import check_mode, compile_runner
+from ...models.runner.executors.compile import check_mode, compile_runner
 from ...models.runner.positions import ENDLESS
 from ...models.threads import THREADS, release
 from ...models.verdicts import start

@@ -89,7 +89,7 @@ class Models:
 
     def compiled(self) -> dict[str, str]:
         """Return how the passes of each model are run."""
-        from ...models.runner.executors.inductor_cpu import describe_passes
+        from ...models.runner.executors.compile import describe_passes
 
         return describe_passes({"target": self.target, **self.shared})
 

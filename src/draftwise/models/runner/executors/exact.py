@@ -33,7 +33,8 @@ from ...verdicts import machine
 from ...weights.packed import layout_of
 from ..passes import PassInput, PassOutput
 from ..runner import ModelRunner, join_states, joined
-from .cuda_graphs import ROWS, WIDTHS, Choice, CudaGraphs, cache_layers, least_seconds, slots_class
+from .capturer import Choice, least_seconds
+from .cuda_graphs import ROWS, WIDTHS, CudaGraphs, cache_layers, slots_class
 from .device_capture import Capture, Function, Replay
 from .functions import Kernels, PassShape, run_pass
 

@@ -7,11 +7,9 @@ logits agree with the eager ones and it is faster on this machine (`draftwise.mo
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
-from collections.abc import Callable, Generator, Mapping
-from functools import partial
+from collections.abc import Callable, Generator
 from logging import getLogger
 from math import inf, isnan
 from pathlib import Path
@@ -23,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ....core.passes import PassInfo
-from ....errors import DraftwiseWarning, UserError
+from ....errors import DraftwiseWarning
 from ...compiled.blueprint import Blueprint, Unfit, blueprint, check_class, named_tensors
 from ...compiled.store import find, make
 from ...compiled.trial import finish, probe_cache, try_out
@@ -32,10 +30,8 @@ from ...weights.layouts import PackedLinear
 from ..masks import BANDED
 from ..passes import Executor, PassInput, PassOutput, PreparedPass, States
 from ..runner import ModelRunner
-from .device_capture import DeviceCapture, call
 
 LOG = getLogger(__name__)
-MODES = ("auto", "kept", "off", "on")
 PATIENCE = 20.0  # seconds inside eager passes before a graph is compiled: shorter runs would not gain
 Run = Callable[[list[Tensor]], Any]  # a pass as a function of the graph's inputs
 
@@ -172,61 +168,6 @@ def _tensors(model: Any) -> list[tuple[str, Tensor]]:
         if isinstance(module, PackedLinear):
             named += [(f"{name}.packed", module.packed), (f"{name}.shape", module.shape)]
     return [(f"model.{name}", tensor.detach()) for name, tensor in named]
-
-
-def check_mode(asked: str) -> str:
-    """Return the requested mode; "auto" and "kept" give way to the environment's DRAFTWISE_COMPILE.
-
-    Raises:
-        UserError: it is none of `MODES`.
-    """
-    mode = os.environ.get("DRAFTWISE_COMPILE", asked) if asked in ("auto", "kept") else asked
-    if mode not in MODES:
-        raise UserError(f"compile={mode!r}: choose from {', '.join(MODES)}")
-    return mode
-
-
-def compile_runner(part: Any, asked: str, *, exact: bool = False) -> None:
-    """Compile the passes of a target or drafter with a runner of its own, if that was not done before.
-
-    "off" never; "kept" if a graph is on disk; "auto" then too, or else in the background once eager passes
-    have taken `PATIENCE` seconds; "on" now, with a warning if that is not possible. On a GPU passes become
-    CUDA graphs, but for "off". In `exact` passes a token's logits depend on its text alone, bit for bit
-    (`exact.py`); those of a graph that is on disk do so if they agree.
-
-    Raises:
-        UserError: another mode, or exact passes of a model that has none.
-    """
-    mode, runner = check_mode(asked), getattr(part, "runner", None)
-    if not isinstance(runner, ModelRunner) or runner.compiler is not None:
-        if exact and not getattr(runner, "is_exact", False):
-            raise UserError(f"exact=True: {type(part).__name__} has no exact passes; leave exact out")
-        return
-    is_captured = runner.device.type == "cuda" and mode != "off"
-    if exact:
-        from .cuda_graphs import Choice
-        from .exact import ExactCompiler
-
-        if is_captured:
-            make = partial(DeviceCapture, runner.device)
-            runner.compiler = ExactCompiler(runner, make, kernels=Choice(runner, make, mode))
-        else:
-            compiler = None if mode == "off" else Compiler(runner, "on" if mode == "on" else "kept")
-            runner.compiler = ExactCompiler(runner, lambda: call, compiler)
-    elif is_captured:
-        from .cuda_graphs import Capturer
-
-        runner.compiler = Capturer(runner, mode)
-    elif mode != "off":
-        runner.compiler = Compiler(runner, mode)
-
-
-def describe_passes(parts: Mapping[str, Any]) -> dict[str, str]:
-    """Return in one line each, by name, how every target or drafter that runs a model runs its passes."""
-    compilers = {
-        name: getattr(getattr(part, "runner", None), "compiler", None) for name, part in parts.items()
-    }
-    return {name: str(one.state) for name, one in compilers.items() if one is not None}
 
 
 class Compiler:
