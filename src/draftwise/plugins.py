@@ -14,6 +14,7 @@ from .core.passes import PassInfo, TargetInfo
 from .core.renamed import warn_renamed
 from .core.request import Request
 from .core.roles import (
+    Asynchronous,
     Continuer,
     Drafter,
     GradeJob,
@@ -21,6 +22,7 @@ from .core.roles import (
     Graders,
     Guesser,
     Informed,
+    LateRecorder,
     Limited,
     Matcher,
     Pieces,
@@ -54,6 +56,7 @@ __all__ = [
     "NEVER",
     "NOTHING",
     "Arm",
+    "Asynchronous",
     "Bandit",
     "Context",
     "Continuer",
@@ -70,6 +73,7 @@ __all__ = [
     "HandOver",
     "Informed",
     "Job",
+    "LateRecorder",
     "Limited",
     "Matcher",
     "Method",

@@ -9,6 +9,7 @@ pass over the whole text and `generate`. Kinds need torchao, bitsandbytes or opt
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,8 +38,8 @@ class Careful(HFTarget):
     margin, again = 0.0, 0
 
     @torch.inference_mode()
-    def _verify(self, batch: Any) -> list[Any]:
-        scores: list[Any] = super()._verify(batch)
+    def _launch(self, batch: Any) -> Callable[[], list[Any]]:
+        scores: list[Any] = super()._launch(batch)()
         ((request, draft),), rows = batch, self.runner
         logits, row, node = scores[0].logits.clone(), rows.request_ids.index(request.id), -1
         end, first = rows.cached_lengths[row], len(request.tokens)
@@ -50,7 +51,8 @@ class Careful(HFTarget):
                 logits[node + 1] = rows.forward(PassInput(row, [[token]], 1)).logits[0, 0]
             if node + 1 == len(draft.tokens) or int(logits[node + 1].argmax()) != draft.tokens[node + 1]:
                 rows.cached_lengths[row] = end
-                return [GreedyScores(draft, logits, choices(logits[None])[0])]
+                best_tokens = choices(logits[None])[0]
+                return lambda: [GreedyScores(draft, logits, best_tokens)]
             node += 1
 
 

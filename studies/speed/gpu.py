@@ -12,7 +12,9 @@ first:
   captures take in seconds and memory.
 - `text`: tokens a second of the bundled target made heavier (its text stays the same), by policy, with graphs
   and eager, and of Transformers' compiled, plain, lookup and assisted modes.
-- `rounds`: waits, launches and copies a round, and the share of the time in which the GPU idles.
+- `rounds`: waits, launches and copies a round, the share of the time in which the GPU idles, and a timeline:
+  milliseconds a round of each phase of the host, and how long the GPU computes meanwhile. What the policy
+  learns late comes between the launch of a pass and the read of its result.
 - `passes`: milliseconds of a pass of random weights in the shapes of published models, as a CUDA graph and
   eager, against the time that reading the weights takes.
 - `exact`: the texts of `none`, `static-4` and `auto`, alone and in batches, against those of `none` alone, in
@@ -50,6 +52,7 @@ POLICIES = ("none", "auto", "static-8?drafter=ngram", "static-4", "static-16?dra
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync")
 COPIES = ("Memcpy DtoH", "Memcpy HtoD")
+PHASE = "phase: "  # how the names of a round's phases begin among the profiler's events
 FEW = 4  # texts of what is slow
 HEAVY = (30, 28)  # how many times as wide, and layers: 1.0 billion weights
 SMALLEST: Row = {  # with --cpu
@@ -69,6 +72,49 @@ def event_counts(names: Iterable[str], rounds: int) -> dict[str, float]:
     kinds = (*WAITS, *LAUNCHES, *COPIES)
     counts = Counter(kind for name in names for kind in kinds if name.startswith(kind))
     return {kind: round(counts[kind] / rounds, 2) for kind in sorted(counts)}
+
+
+def timeline(
+    phases: Sequence[tuple[str, float, float]], busy: Sequence[tuple[float, float]], rounds: int
+) -> list[Row]:
+    """Milliseconds a round of each phase, and of what the GPU computed meanwhile.
+
+    `phases` have a name, a begin and an end in microseconds; `busy` are the times in which a kernel ran.
+    """
+    ms: dict[str, list[float]] = {}
+    busy = sorted(busy)
+    for name, begin, end in phases:
+        row, at = ms.setdefault(name, [0.0, 0.0]), begin
+        row[0] += end - begin
+        for first, last in busy:  # kernels may run beside each other
+            row[1] += max(0.0, min(last, end) - max(first, at))
+            at = max(at, min(last, end))
+    each = 1e3 * rounds
+    return [
+        {"phase": name, "ms": round(whole / each, 3), "gpu_ms": round(part / each, 3)}
+        for name, (whole, part) in ms.items()
+    ]
+
+
+def mark_phases(loop: Any) -> None:
+    """Let the profiler see the phases of a loop's rounds."""
+    from torch.profiler import record_function
+
+    def marked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any, **named: Any) -> Any:
+            with record_function(PHASE + name):
+                return function(*given, **named)
+
+        return run
+
+    for name in ("decide", "draft", "accept", "grade", "learn"):
+        setattr(loop, f"_{name}", marked(name, getattr(loop, f"_{name}")))
+    loop.barrier.catch_up = marked("learn late", loop.barrier.catch_up)
+    if loop.launcher is None:
+        loop.target.verify = marked("verify", loop.target.verify)
+        return
+    launch = marked("launch", loop.target.launch)
+    loop.target.launch = lambda batch: marked("read", launch(batch))
 
 
 def equal_texts(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> tuple[int, int]:
@@ -188,10 +234,13 @@ def measure_rounds(bench: Bench) -> Iterator[Step]:
 
     model = bench.target("bfloat16", *(() if bench.args.cpu else HEAVY))
     kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
+    phases: list[Row] = []
 
     def row(policy: str, sampling: dict[str, Any]) -> Row:
         decoder = bench.decoder(model, policy, "bfloat16", graphs=True)
         prompts, loop, rounds = bench.encoded(decoder), decoder.loop, 0
+        phases.clear()
+        mark_phases(loop)
         bench.write_all(decoder, prompts[:3], bench.args.new, 1)
         loop.add(prompts[0], Sampling(max_new_tokens=10 + 5 * bench.args.rounds, seed=1, **sampling))
         loop.step()
@@ -206,7 +255,22 @@ def measure_rounds(bench: Bench) -> Iterator[Step]:
         while loop.open:
             loop.step()
         events = list(seen.events())
-        busy = sum(event.device_time for event in events if event.device_type.name == "CUDA") / 1e6
+        marks = [event for event in events if event.name.startswith(PHASE)]
+        kernels = [
+            event
+            for event in events
+            if event.device_type.name == "CUDA" and not event.name.startswith(PHASE)  # marks are there, too
+        ]
+        phases[:] = timeline(
+            [
+                (event.name.removeprefix(PHASE), event.time_range.start, event.time_range.end)
+                for event in marks
+                if event.device_type.name == "CPU"
+            ],
+            [(event.time_range.start, event.time_range.end) for event in kernels],
+            rounds,
+        )
+        busy = sum(event.device_time for event in kernels) / 1e6
         row: Row = {"method": policy, **sampling, "rounds": rounds}
         if bench.device == "cuda":
             row["idle"] = round(1 - busy / seconds, 3)
@@ -214,6 +278,7 @@ def measure_rounds(bench: Bench) -> Iterator[Step]:
 
     for policy in ("none", "static-4", "static-8?drafter=ngram", "auto"):
         yield partial(row, policy, {})
+        yield from (partial(dict, {"method": policy}, **phase) for phase in phases)
     yield partial(row, "static-4", {"temperature": 0.8})
 
 

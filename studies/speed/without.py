@@ -59,18 +59,7 @@ class Without(AutoPolicy):
             return
         for teach in self.late or ():  # of the round before
             teach()
-        now = {request: self.texts[request].matched for request in rounds}
-
-        def lesson() -> None:
-            after = {request: text.matched for request, text in self.texts.items()}
-            for request, matched in now.items():
-                if request in self.texts:
-                    self.texts[request].matched = matched
-            super(Without, self).spent(cost, rounds, *rest, **named)
-            for request, matched in after.items():
-                self.texts[request].matched = matched
-
-        self.late = [lesson]
+        self.late = [lambda: super(Without, self).spent(cost, rounds, *rest, **named)]
 
     def _text(self, context: Context) -> Text:
         if "hints" in self.missing:

@@ -14,6 +14,7 @@ from draftwise.cli import main
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.state.file import StateFile, StateWarning
+from draftwise.targets.hf import HFTarget
 
 Make = Callable[..., Decoder]
 
@@ -153,3 +154,15 @@ def test_a_policy_that_keeps_nothing_says_so(path: Path, capsys: pytest.CaptureF
     said = f"warning: state file {path} is not used: the policy 'static-3' keeps nothing from text to text; "
     assert capsys.readouterr().err == said + "name one that does, or leave the file out\n"
     assert not path.exists()
+
+
+def test_what_is_to_be_learned_late_is_saved(make: Make, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text is open, and the pass in which the policy would learn from its last round has not begun."""
+    monkeypatch.setattr(HFTarget, "is_asynchronous", True)
+    dec = make()
+    pieces = dec.stream("One two three", max_new_tokens=40)
+    next(pieces)
+    assert dec.loop.barrier.lessons
+    dec._keep()
+    assert not dec.loop.barrier.lessons and rounds(path) >= 1
+    pieces.close()

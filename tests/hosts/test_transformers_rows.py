@@ -26,6 +26,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from draftwise import UserError, transformers_generate
+from draftwise.targets.hf import HFTarget
 from tests.distributions import p_value
 from tests.effort import drawn, some
 from tests.tiny import VOCAB, model
@@ -289,6 +290,28 @@ def test_what_a_processor_raises_is_raised_and_leaves_nothing_behind(target: Any
         target.generate(**BATCH, max_new_tokens=16, logits_processor=[Broken()], custom_generate=drafted)
     own = target.generate(**BATCH, max_new_tokens=16)
     assert torch.equal(target.generate(**BATCH, max_new_tokens=16, custom_generate=drafted), own)
+
+
+def test_an_error_that_a_device_shows_late_ends_the_call(
+    target: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that take their steps together share a failed pass: none of them is read again alone."""
+    passes = 0
+
+    def scores(*_: Any) -> Any:
+        nonlocal passes
+        passes += 1
+
+        def read() -> Any:
+            raise ArithmeticError("an illegal access")
+
+        return read
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HFTarget, "_scores", scores)
+        with pytest.raises(ArithmeticError, match="an illegal access"):
+            target.generate(**BATCH, max_new_tokens=16, logits_processor=[Mean()], custom_generate=method())
+    assert passes == 1
 
 
 def test_a_call_from_inside_a_call_is_refused(target: Any) -> None:

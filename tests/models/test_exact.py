@@ -18,6 +18,7 @@ from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
+from draftwise.models.compiled.trial import finish
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.executors import cuda_graphs, exact
 from draftwise.models.runner.executors.compile import compile_runner
@@ -40,6 +41,7 @@ Disturb = Callable[[Tensor], Tensor]
 def few_slots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Classes that a text of 150 tokens outgrows, and a cache of answers of its own."""
     monkeypatch.setattr(cuda_graphs, "FIRST_SLOTS", 128)
+    monkeypatch.setattr(exact, "finish", lambda trial: 0.0)  # models whose kernels differ are off
     monkeypatch.setattr(exact, "STARTS", 2)  # a rare difference is a test of its own
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     yield
@@ -182,6 +184,19 @@ def test_a_rare_difference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_whose_logits_depend_on_a_tokens_place_is_refused() -> None:
     with pytest.raises(UserError, match="exact=True: its logits depend on where in a pass a token is"):
         exact_target(disturbed("llama", later))
+
+
+def test_passes_that_compute_something_else_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph in which a number is baked in, for example."""
+    monkeypatch.setattr(exact, "finish", finish)
+    assert exact_target(model("llama")).runner.executor.kind == "exact"
+
+    def baked(function: Any, inputs: Any) -> Any:
+        outputs = function(*inputs)
+        return lambda: outputs
+
+    with pytest.raises(UserError, match="exact=True: its logits are off by"):
+        exact_target(model("llama"), baked)
 
 
 def test_weights_on_several_devices_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from draftwise.serve.generations import Event, GenerationRequest
 from draftwise.serve.limits import Limits
 from draftwise.testing.drafter import SimDrafter
 from tests.cli.conftest import LETTERS, after
+from tests.core.asynchronous import ThreadTarget
 
 from .conftest import MODEL, Gated, Served, line, simulated, until
 from .test_gone import sent
@@ -359,3 +361,18 @@ def test_what_was_learnt_on_a_full_disk_is_saved_when_there_is_room_or_at_the_en
         until(path.exists)  # without another text
     server.close()
     assert StateFile(path, policy, name="ucb1", target="t", drafters={}).load()
+
+
+def test_a_save_has_what_is_to_be_learned_late(tmp_path: Path) -> None:
+    """A text is open, and the pass in which the policy would learn from its last round has not begun."""
+    from draftwise.state.file import StateFile
+
+    decoder = simulated("ucb1", ThreadTarget(after(1), len(LETTERS), max_length=400))
+    loop, path = decoder.loop, tmp_path / "state"
+    decoder.state = StateFile(path, loop.policy, name="ucb1", target="t", drafters={})
+    engine = Engine(decoder, Limits())
+    loop.add([0], Sampling(max_new_tokens=50))
+    loop.step()
+    engine._unsaved = True
+    engine._save(now=True)
+    assert sum(json.loads(path.read_text())["numbers"]["shared"]["pulls"]) == 1.0

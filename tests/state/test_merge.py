@@ -252,7 +252,7 @@ def taught(name: str, seed: int) -> Any:
         windows = (Window(rng.randrange(2), 2, (1.0,) * accepted + (0.0,)),)
         policy.learn(Feedback(0, decision, (outcome,), losses, windows if name == "auto" else ()))
         if isinstance(policy, AutoPolicy):
-            policy.spent(spent, {0: (0.02, 1 + accepted)}, 0.0)
+            policy.spent(spent, {0: (0.02, 1 + accepted)}, 0.0, matched=[0], is_trial=policy.trial)
     policy.close(0)
     return policy
 

@@ -32,6 +32,20 @@ def eager(seed: int) -> Any:
     return move(made)
 
 
+def watch_launches(target: Any, device: StubDevice) -> None:
+    """Count the waits between a launch and its end apart: the host has other work to do then."""
+    launch = target.launch
+
+    def watched(batch: Any) -> Any:
+        before = device.seen.copy()
+        read = launch(batch)
+        for (kind, at), n in (device.seen - before).items():
+            device.seen[f"launch {kind}", at] += n
+        return read
+
+    target.launch = watched
+
+
 def counted(name: str, sampling: Sampling, batch: int) -> dict[str, float]:
     """Waits a round, by kind and place, after the round of the prompt; and the texts."""
     with StubDevice() as device:
@@ -41,7 +55,9 @@ def counted(name: str, sampling: Sampling, batch: int) -> dict[str, float]:
             for part in (target, team["lm"]):
                 part.runner.use(CudaGraphs(part.runner, capture=call, buffers=(batch, 64)))
         made = method(POLICIES[name], list(team))
+        watch_launches(target, device)
         loop = Loop(target, team, made.policy, made.recorder)
+        assert loop.launcher is not None and loop.barrier.is_late
         for i in range(batch):
             loop.add([3, 4, 5, 6, 3, 4, 5 + i, 6, 3, 4], sampling)
         unfailed(loop.step())

@@ -24,13 +24,13 @@ def counted_syncs() -> Counts:
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("drafter", ["none", "ngram"])
 def test_a_greedy_round_without_a_model_drafter_waits_once(counts: Counts, drafter: str, batch: int) -> None:
-    assert counts[f"greedy {drafter} {batch}"] == {"read models/distributions.py:choices": 1.0}
+    assert counts[f"greedy {drafter} {batch}"] == {"read targets/hf.py:read": 1.0}
 
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_a_greedy_model_drafter_waits_once_a_step_for_all_requests(counts: Counts, batch: int) -> None:
     found = counts[f"greedy lm {batch}"]
-    assert found.pop("read models/distributions.py:choices") == 1.0
+    assert found.pop("read targets/hf.py:read") == 1.0
     assert found.pop("read models/distributions.py:most_likely") == 4.0, "drafts have four tokens"
     assert found == {}
 

@@ -8,8 +8,9 @@ from itertools import count
 from random import Random
 from threading import Lock, get_ident
 from typing import NamedTuple
+from warnings import warn
 
-from ..errors import UserError
+from ..errors import DraftwiseWarning, UserError
 from .arms import Arm
 from .drafter_pool import DrafterPool
 from .drafts import Draft, Verdict
@@ -157,6 +158,12 @@ class Batch:
                 self._end(request)
             elif self.parked.pop(request.id, None) is not None:
                 self._forget(request)
+
+    def catch_up(self) -> None:
+        """Let the policy learn from all rounds so far, as before its state is saved."""
+        with self.lock:
+            if fault := self.barrier.catch_up():
+                warn(fault, DraftwiseWarning, stacklevel=2)
 
     def check(self, length: int) -> None:
         """Check that a prompt of `length` tokens can be decoded.

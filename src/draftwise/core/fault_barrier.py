@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from warnings import warn
@@ -11,7 +11,7 @@ from ..errors import DraftwiseWarning, one_line
 from .arms import Arm, Context, Decision
 from .outcomes import Feedback
 from .request import Request
-from .roles import Graders, Planner, Policy, Reader, Recorder, Rester, RoundRecord
+from .roles import Graders, LateRecorder, Planner, Policy, Reader, Recorder, Rester, RoundRecord
 
 POLICY = "policy"  # the name under which the policy's faults are counted, beside the drafters' names
 PLAIN = Arm("none", 0)
@@ -22,7 +22,8 @@ class FaultBarrier:
     """Calls a policy and its recorder, and counts in `faults` how often one of them raised.
 
     Methods called within a round return the error in one line as their last value, "" if there was none.
-    Errors at the beginning or end of a text are logged as warnings.
+    Errors at the beginning or end of a text are logged as warnings. If it `is_late`, what rounds have shown
+    is learned in `catch_up`, at the latest before a text is closed.
     """
 
     def __init__(
@@ -31,6 +32,9 @@ class FaultBarrier:
         self.policy, self.recorder, self.drafters, self.faults = policy, recorder, drafters, faults
         self.planner = policy if isinstance(policy, Planner) else None
         self.rester = policy if isinstance(policy, Rester) else None
+        self.late_recorder = recorder if isinstance(recorder, LateRecorder) else None
+        self.is_late = False
+        self.lessons: list[Callable[[], Iterable[Feedback]]] = []  # of rounds that are not learned from yet
 
     def choose(self, context: Context, rng: Random) -> tuple[Decision, Arm, str]:
         """Return the decision and its arm; `UNDECIDED` and no draft if the policy raises."""
@@ -62,13 +66,36 @@ class FaultBarrier:
         return ""
 
     def grade(self, batch: Sequence[RoundRecord], graders: Graders) -> tuple[Sequence[Feedback], str]:
-        """Return the recorder's feedback on some rounds."""
+        """Return the recorder's feedback on some rounds, as far as it does not come with `catch_up`."""
         try:
+            if batch and self.is_late and self.late_recorder is not None:
+                self.lessons.append(self.late_recorder.ask(batch, graders))
+                return (), ""
             return (tuple(self.recorder.add(batch, graders)) if batch else ()), ""
         except Exception as error:
             return (), self._blame(error)
 
     def learn(self, feedback: Iterable[Feedback]) -> str:
+        """Pass feedback to the policy, or keep it for `catch_up`."""
+        if not self.is_late:
+            return self._learn(feedback)
+        self.lessons.append(lambda: feedback)
+        return ""
+
+    def catch_up(self) -> str:
+        """Pass on what earlier rounds have shown and the policy has not learned."""
+        said = ""
+        while self.lessons:
+            try:
+                feedback = self.lessons.pop(0)()
+            except Exception as error:
+                said = said or self._blame(error)
+            else:
+                fault = self._learn(feedback)
+                said = said or fault
+        return said
+
+    def _learn(self, feedback: Iterable[Feedback]) -> str:
         """Pass feedback to the policy; an error in one piece does not stop the next."""
         said = ""
         for known in feedback:
@@ -86,6 +113,8 @@ class FaultBarrier:
 
     def close(self, request: Request) -> None:
         """End a text: pass on its remaining feedback, then close it."""
+        if fault := self.catch_up():
+            warn(fault, DraftwiseWarning, stacklevel=4)
         with self._warned():
             for known in self.recorder.close(request):
                 self.policy.learn(known)

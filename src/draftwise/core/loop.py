@@ -23,7 +23,7 @@ from .passes import TargetInfo
 from .renamed import accept_earlier
 from .request import Request
 from .request_round import RequestRound, decide, draft
-from .roles import Drafter, Informed, Limited, Policy, Recorder, Scores, Target
+from .roles import Asynchronous, Drafter, Informed, Limited, Policy, Recorder, Scores, Target
 from .round import Clock, Round, Seconds
 from .sampling import Sampling
 
@@ -39,6 +39,9 @@ class Loop(Batch):
     tokens the drafter had to read first. If the policy raises, the round is decoded plainly. A request ends
     with an error if its own processor or criterion raises, or if the target cannot read it. All other texts
     are unaffected.
+
+    While an `Asynchronous` target computes, a policy that can learn late learns from the round before. That
+    takes no time of a round: `Seconds.verify` is the time from the launch of the pass to its result.
 
     A replay passes a pool of its own in place of `drafters`, and a `clock` that supplies the times. Any
     thread may call any method: calls take turns, one round each.
@@ -68,6 +71,8 @@ class Loop(Batch):
         self.policy, self.recorder, self.clock = policy, recorder, clock
         self.limited = target if isinstance(target, Limited) else None
         self.info = target.info if isinstance(target, Informed) else TargetInfo()
+        self.launcher = target if isinstance(target, Asynchronous) and target.is_asynchronous else None
+        self.barrier.is_late = self.launcher is not None and getattr(policy, "can_learn_late", False)
         self.rng = Random(seed)
 
     def __repr__(self) -> str:
@@ -146,7 +151,7 @@ class Loop(Batch):
         """
         start = perf_counter()
         try:
-            scores = self.target.verify([(round.request, round.draft) for round in rounds])
+            scores = self._run_pass(rounds)
         except Exception as error:
             if len(rounds) > 1:
                 for round in rounds:
@@ -156,6 +161,16 @@ class Loop(Batch):
             yield (), (), perf_counter() - start
         else:
             yield rounds, scores, perf_counter() - start
+
+    def _run_pass(self, rounds: Sequence[RequestRound]) -> Sequence[Scores]:
+        """Run one pass; while an asynchronous target computes, the policy learns from the round before."""
+        batch = [(round.request, round.draft) for round in rounds]
+        if self.launcher is None:
+            return self.target.verify(batch)
+        read = self.launcher.launch(batch)
+        fault = self.barrier.catch_up()
+        rounds[0].warning = rounds[0].warning or fault
+        return read()
 
     def _accept(self, rounds: Sequence[RequestRound], scores: Sequence[Scores]) -> None:
         """Keep the accepted tokens and the target's own next token; a request that fails keeps nothing."""
@@ -198,8 +213,14 @@ class Loop(Batch):
         return [*lost, *feedback]
 
     def _learn(self, rounds: Sequence[RequestRound], feedback: Sequence[Feedback]) -> None:
-        """Pass the feedback to the policy, and the committed tokens to the drafters."""
-        rounds[0].warning = rounds[0].warning or self.barrier.learn(feedback)
+        """Pass the feedback to the policy, and the committed tokens to the drafters.
+
+        A policy that learns late waits for the next pass, but not if a text has ended.
+        """
+        warning = self.barrier.learn(feedback)
+        if self.barrier.lessons and any(round.request.done for round in rounds):
+            warning = self.barrier.catch_up()
+        rounds[0].warning = rounds[0].warning or warning
         for round in rounds:
             if round.error is None:
                 if not round.request.rounds:

@@ -323,6 +323,7 @@ class Decoder:
     def _keep(self) -> None:
         if self.state is not None:
             with self.loop.lock:
+                self.loop.catch_up()
                 self.state.keep()
 
     def settings(

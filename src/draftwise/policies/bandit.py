@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import isfinite, log1p
 from random import Random
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
@@ -49,6 +49,7 @@ class BanditPolicy:
 
     arms: tuple[Arm, ...]
     new_learner: Callable[[int], Learner]
+    can_learn_late: ClassVar[bool] = True  # learners count what is in flight
     per_query: bool = False
     reads_hints: bool = False
     moving: tuple[Adaptive | None, ...] = ()
@@ -108,6 +109,7 @@ class ExpertPolicy:
 
     arms: tuple[Arm, ...]
     new_learner: Callable[[int], FullInformation]
+    can_learn_late: ClassVar[bool] = True
     per_query: bool = False
     play: Literal["sample", "best"] = "sample"
     margin: float = 0.0

@@ -296,6 +296,7 @@ class Engine:
             self._unsaved = False
             return
         with self.decoder.loop.lock:
+            self.decoder.loop.catch_up()
             if now:
                 saver.end()
                 return

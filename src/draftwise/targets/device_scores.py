@@ -28,7 +28,7 @@ class DeviceScores(SampledScores):
     from the device on request.
     """
 
-    __slots__ = ("chances", "choices", "draws", "residuals")
+    __slots__ = ("chances", "choices", "draws", "numbers", "residuals")
 
     def __init__(self, request: Request, draft: Draft, logits: Tensor, chain: Chain) -> None:
         super().__init__(request, draft, logits, chain)
@@ -36,9 +36,18 @@ class DeviceScores(SampledScores):
         self.chances: list[float] = []
         self.residuals: list[int] = []
         self.draws: list[float] = []
+        self.numbers: Tensor | None = None
 
     def compute(self) -> Tensor:
-        """Return the numbers that `take` is to be given, on the device, shape (numbers,), float64."""
+        """Return the numbers that `take` is to be given, on the device, shape (numbers,), float64.
+
+        They are computed once: what is launched with the pass need not be launched when it is over.
+        """
+        if self.numbers is None:
+            self.numbers = self._compute()
+        return self.numbers
+
+    def _compute(self) -> Tensor:
         assert self.rows is not None  # no processor depends on the text
         rows, draft, n = self.rows, self.draft, len(self.draft.tokens)
         depths = depths_of(draft)
@@ -86,7 +95,7 @@ class DeviceScores(SampledScores):
 
 
 def read_all(scores: Sequence[DeviceScores]) -> None:
-    """Compute the numbers of all scores on the device, and read them, which is the only wait."""
+    """Read the numbers of all scores from the device, which is the only wait."""
     if not scores:
         return
     parts = [one.compute() for one in scores]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ..core.request import Request
 from ..core.request_round import ERROR
 from ..core.roles import Scores
 from ..errors import UserError
-from ..models.distributions import Chain, choices, most_likely, on_host
+from ..models.distributions import Chain, most_likely, on_host, top_tokens
 from ..models.probe import check_trees, rows_of
 from ..models.runner import PassInput, PassOutput
 from ..models.runner.hidden_states import HiddenStates
@@ -100,18 +100,31 @@ class HFTarget(Prefill):
         Raises:
             UserError: a draft is a tree, and the model cannot read trees.
         """
+        return self.launch(batch)()
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the model computes on a device of its own, while the host works."""
+        return self.runner.device.type != "cpu"
+
+    def launch(self, batch: Sequence[tuple[Request, Draft]]) -> Callable[[], list[Scores]]:
+        """Start the pass of `verify`; the function that is returned waits for the device.
+
+        Raises:
+            UserError: as `verify`.
+        """
         self._adapt([request for request, _ in batch])
         if self.began:
             self._rewind()
         if len(batch) == 1 and (logits := self._next(*batch[0])) is not None:
             ((request, draft),) = batch
             if self.guesses is None and plain(request.sampling) and on_host(logits):
-                return [GreedyScores(draft, logits[0], None)]
+                return lambda: [GreedyScores(draft, logits[0], None)]
             return self._scores(batch, [0], [logits.shape[1]], logits)
-        return self._verify(batch)
+        return self._launch(batch)
 
     @torch.inference_mode()
-    def _verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
+    def _launch(self, batch: Sequence[tuple[Request, Draft]]) -> Callable[[], list[Scores]]:
         rows, self.first_row = self.runner.move_to_front([request.id for request, _ in batch]), 0
         held, n = self.runner.cached_lengths, len(batch)
         slots = max(len(r.tokens) + r.remaining for r, _ in batch)
@@ -218,32 +231,45 @@ class HFTarget(Prefill):
 
     def _scores(
         self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor
-    ) -> list[Scores]:
-        """Scores of each request from logits of shape (rows, keep, vocabulary), on their device."""
-        keep = logits.shape[1]
-        widest = max(widths)
+    ) -> Callable[[], list[Scores]]:
+        """Scores of each request from logits of shape (rows, keep, vocabulary), on their device.
+
+        All that they need is computed there; the function that is returned reads it.
+        """
+        keep, widest = logits.shape[1], max(widths)
         greedy = [self._plain(r) for r, _ in batch]
-        chosen: list[list[int]] = []
+        tokens: Tensor | None = None
         if any(greedy) and not on_host(logits):
             tokens = self.latest.choices if self.latest else None
-            chosen = choices(logits) if tokens is None else tokens.tolist()
+            tokens = top_tokens(logits) if tokens is None else tokens
+        parts: list[tuple[int, slice]] = []
         scores: list[Scores] = []
         for row, is_plain, (request, draft) in zip(rows, greedy, batch, strict=True):
             end = keep - (widest - widths[row])
-            begin = end - 1 - len(draft.tokens)
-            if self.guesses is not None:
-                self.guesses[request.id] = (draft, most_likely(logits[row, begin:end]))
+            part = slice(end - 1 - len(draft.tokens), end)
+            parts.append((row, part))
             if is_plain:
-                scores.append(
-                    GreedyScores(draft, logits[row, begin:end], chosen[row][begin:end] if chosen else None)
-                )
+                scores.append(GreedyScores(draft, logits[row, part], None if tokens is None else ()))
             else:
                 chain = self._chain(request)
                 foresees = logits.device.type != "cpu" and not chain.historic
                 kind = DeviceScores if foresees else SampledScores
-                scores.append(kind(request, draft, logits[row, begin:end], chain))
-        read_all([one for one in scores if isinstance(one, DeviceScores)])
-        return scores
+                scores.append(kind(request, draft, logits[row, part], chain))
+        foreseen = [one for one in scores if isinstance(one, DeviceScores)]
+        for one in foreseen:
+            one.compute()
+
+        def read() -> list[Scores]:
+            chosen = [] if tokens is None else tokens.tolist()
+            for one, (row, part), (request, draft) in zip(scores, parts, batch, strict=True):
+                if chosen and isinstance(one, GreedyScores):
+                    one.choices = chosen[row][part]
+                if self.guesses is not None:
+                    self.guesses[request.id] = draft, most_likely(logits[row, part])
+            read_all(foreseen)
+            return scores
+
+        return read
 
     def _plain(self, request: Request) -> bool:
         """Whether decoding is greedy without settings that change the distribution."""

@@ -28,7 +28,9 @@ def policy() -> AutoPolicy:
 
 def passed(auto: AutoPolicy, tokens: int, seconds: float, *, again: int = 0, new: int = 1) -> None:
     """A round of one request, which wrote `new` tokens."""
-    auto.spent(RoundCost(0.0, seconds, tokens, again=again), {0: (seconds, new)}, 0.0)
+    matched = [key for key, text in auto.texts.items() if text.matched]
+    cost = RoundCost(0.0, seconds, tokens, again=again)
+    auto.spent(cost, {0: (seconds, new)}, 0.0, matched=matched, is_trial=auto.trial)
 
 
 def chosen(auto: AutoPolicy) -> Arm:

@@ -89,7 +89,14 @@ def spend(
     """One round: what it took for all its requests, each of which wrote so many tokens."""
     cost = RoundCost(0.0, target, tokens, requests, kind, again=again, width=width)
     one = (target if seconds is None else seconds) / requests
-    policy.spent(cost, {k: (one, written) for k in range(requests)}, reading)
+    matched = [k for k, text in policy.texts.items() if text.matched]
+    policy.spent(
+        cost,
+        {k: (one, written) for k in range(requests)},
+        reading,
+        matched=matched,
+        is_trial=policy.trial,
+    )
 
 
 # -- choosing ----------------------------------------------------------------------------------------------

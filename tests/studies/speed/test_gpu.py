@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import torch
 
+from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from studies.common import gpu_bench, parts
 from studies.common.parts import Row, print_rows, run_part, write_rows
 from studies.exactness.sampled import two_samples
 from studies.speed import gpu
+from tests.core.test_late import late
 
 ROOT = Path(__file__).parents[3]
 
@@ -26,6 +28,31 @@ def test_waits_and_copies_are_counted_a_round() -> None:
     names = ["cudaStreamSynchronize", "aten::mm", "cudaStreamSynchronize", "Memcpy DtoH (Device -> Pageable)"]
     assert gpu.event_counts(names, 2) == {"Memcpy DtoH": 0.5, "cudaStreamSynchronize": 1.0}
     assert gpu.event_counts([], 3) == {}
+
+
+def test_a_timeline_shows_what_the_gpu_computes_in_each_phase() -> None:
+    """Two rounds: kernels that run beside each other count once, and what comes late is hidden whole."""
+    phases = [("launch", 0.0, 1e3), ("learn late", 1e3, 3e3), ("read", 3e3, 5e3), ("launch", 6e3, 7e3)]
+    busy = [(500.0, 2e3), (1500.0, 4e3), (3e3, 4e3), (6500.0, 6600.0)]
+    assert gpu.timeline(phases, busy, 2) == [
+        {"phase": "launch", "ms": 1.0, "gpu_ms": 0.3},
+        {"phase": "learn late", "ms": 1.0, "gpu_ms": 1.0},
+        {"phase": "read", "ms": 1.0, "gpu_ms": 0.5},
+    ]
+
+
+def test_phases_of_rounds_are_marked_once_each() -> None:
+    """Of a target with a device of its own the launch, the late learning and the read; of others the pass."""
+    for is_asynchronous, passes in ((True, ["launch", "learn late", "read"]), (False, ["verify"])):
+        loop, _ = late("static-3?drafter=good")
+        loop.launcher = loop.target if is_asynchronous else None
+        gpu.mark_phases(loop)
+        loop.add([0], Sampling(max_new_tokens=50))
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            loop.step()
+        begins = {event.name: event.time_range.start for event in seen.events()}
+        names = [name.removeprefix(gpu.PHASE) for name in sorted(begins, key=begins.__getitem__)]
+        assert names == ["decide", "draft", *passes, "accept", "grade", "learn"]
 
 
 def test_texts_are_compared_one_by_one() -> None:

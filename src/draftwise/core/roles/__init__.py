@@ -7,10 +7,11 @@ is greedy and holds the text 0 1 2, and `drafter` and `policy` are plain impleme
 from ..constraint import TokenMask
 from .drafter import Continuer, Drafter, GradeJob, Grader, Guesser, Matcher, Preparer, Waiter
 from .policy import Planner, Policy, Reader, Rester, Valuer, Values
-from .recorder import Graders, Recorder, RoundRecord
-from .target import Informed, Limited, Pieces, Ranked, Scores, Target, window_of
+from .recorder import Graders, LateRecorder, Recorder, RoundRecord
+from .target import Asynchronous, Informed, Limited, Pieces, Ranked, Scores, Target, window_of
 
 __all__ = [
+    "Asynchronous",
     "Continuer",
     "Drafter",
     "GradeJob",
@@ -18,6 +19,7 @@ __all__ = [
     "Graders",
     "Guesser",
     "Informed",
+    "LateRecorder",
     "Limited",
     "Matcher",
     "Pieces",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..arms import Arm, Decision
 from ..drafts import Draft
@@ -86,4 +86,17 @@ class Recorder(Protocol):
         """Return what was still to be learned from a text that has ended; afterwards nothing is kept of it.
 
         Called once when the text ends, before the policy's `close`.
+        """
+
+
+@runtime_checkable
+class LateRecorder(Recorder, Protocol):
+    """A recorder that can leave a part of its work for the time in which the next pass runs."""
+
+    def ask(self, batch: Sequence[RoundRecord], graders: Graders) -> Callable[[], Sequence[Feedback]]:
+        """Do what `add` does with drafters and scores, and return a function that does the rest.
+
+        The function returns the feedback of `add`. Called in place of `add` where the target is
+        `Asynchronous` and the policy can learn late. The function is called once, before the next round's
+        `ask` and before the `close` of any request; it must keep no scores, which hold memory of the device.
         """

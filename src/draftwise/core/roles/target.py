@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ..drafts import Draft, Verdict
@@ -173,6 +173,25 @@ class Target(Protocol):
 
     def close(self, request: Request) -> None:
         """Free what is kept for a request. Called by the loop once, when the request is forgotten."""
+
+
+@runtime_checkable
+class Asynchronous(Protocol):
+    """A target whose device may compute while the host does other work."""
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Return whether the loop is to call `launch` in place of `verify`: the model is on such a device.
+
+        Called by the loop once, when it is made.
+        """
+
+    def launch(self, batch: Sequence[tuple[Request, Draft]]) -> Callable[[], list[Scores]]:
+        """Start the pass of `verify`, and return a function that waits for it and returns the scores.
+
+        Called by the loop in place of `verify`. In between it learns from the round before; it calls the
+        function once, before anything else of the target. What either of the two raises is a failed pass.
+        """
 
 
 @runtime_checkable

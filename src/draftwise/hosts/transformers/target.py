@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -60,13 +60,13 @@ class HostTarget(HFTarget):
         limits = [min(limit, self.max_length + 1 - len(text)) for text in prompt.texts]
         return Padding(steps, limits, read)
 
-    def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
-        """One pass over each request's last token and its draft."""
+    def launch(self, batch: Sequence[tuple[Request, Draft]]) -> Callable[[], list[Scores]]:
+        """Start a pass over each request's last token and its draft."""
         if self.together is None:
-            return super().verify(batch)
+            return super().launch(batch)
         self.together.prepare(batch)
         try:
-            return super().verify(batch)
+            return super().launch(batch)
         except Exception as error:
             self.together.error = error
             raise
@@ -89,9 +89,20 @@ class HostTarget(HFTarget):
 
     def _scores(
         self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor
-    ) -> list[Scores]:
-        scores: list[Any] = super()._scores(batch, rows, widths, logits)
-        return scores if self.together is None else self.together.scores(batch, [s.logits for s in scores])
+    ) -> Callable[[], list[Scores]]:
+        read, together = super()._scores(batch, rows, widths, logits), self.together
+        if together is None:
+            return read
+
+        def read_together() -> list[Scores]:
+            try:
+                scores: list[Any] = read()
+                return [*together.scores(batch, [one.logits for one in scores])]
+            except Exception as error:
+                together.error = error
+                raise
+
+        return read_together
 
     def _plain(self, request: Request) -> bool:
         if self.together is not None:

@@ -132,7 +132,7 @@ def _check(runner: ModelRunner, graph: Any, tokens: list[int]) -> Generator[None
         passes += [
             ([TEXT + 5, 0], [tokens[TEXT + 5 : TEXT + 6], tokens[: TEXT // 2]]),
             ([TEXT + 6, TEXT // 2], [tokens[TEXT + 6 : TEXT + 9], tokens[TEXT // 2 : TEXT // 2 + 2]]),
-            ([TEXT, TEXT], [tokens[TEXT : TEXT + 4], tokens[TEXT : TEXT + 4]]),
+            ([TEXT // 2 + 2] * 2, [tokens[TEXT : TEXT + 4]] * 2),  # what both rows have read
         ]
     pair = [runner.scratch(executor) for executor in (None, graph)]
     worst, most = 0.0, tolerance(runner.dtype)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from math import isfinite, isnan
 from random import Random
+from typing import ClassVar
 
 from ...core.arms import NEVER, Arm, Context, Decision, Stop
 from ...core.outcomes import Feedback, RoundCost
@@ -68,6 +69,7 @@ class AutoPolicy:
     arms: tuple[Arm, ...]
     drafters: tuple[str, ...]
     looks_up: tuple[bool, ...]
+    can_learn_late: ClassVar[bool] = True
     _: KW_ONLY
     cascades_from: float = SLOW
     reads_hints: bool = True
@@ -378,10 +380,13 @@ class AutoPolicy:
         reading: float,
         *,
         has_tree: bool = False,
+        matched: Collection[int] = (),
+        is_trial: bool = False,
     ) -> None:
         """Learn what a round took: seconds and tokens of each request, `reading` of drafters left out.
 
-        Seconds are NaN where the pass also read a prompt.
+        Seconds are NaN where the pass also read a prompt. In `matched` requests a lookup had a match; in a
+        trial a drafter was measured.
         """
         n, kind = cost.requests, pass_kind(cost.kind)
         if has_tree:
@@ -407,9 +412,8 @@ class AutoPolicy:
             passes.add(tokens, target + (self.owed if tokens > n else 0.0), doubts=n == 1 or self.padded)
             self.owed = 0.0 if tokens > n else self.owed
         for request, (one, new) in rounds.items():
-            text = self.texts.get(request)
-            rate.add(text is not None and text.matched, new, max(0.0, one), n)
-        if (tokens > n or cost.again) and not self.trial:
+            rate.add(request in matched, new, max(0.0, one), n)
+        if (tokens > n or cost.again) and not is_trial:
             self.guards[self.kind].add(whole + reading, written * self.passes(n)(n) / n)
 
     def _check(self, target: float, usual: float) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import isfinite
 
 from ...core.arms import Arm
 from ...core.drafts import Draft
-from ...core.outcomes import Feedback, Grade, Window
+from ...core.outcomes import Feedback, Grade, RoundCost, Window
 from ...core.request import Request
 from ...core.roles import GradeJob, Graders, RoundRecord
 from .chances import match_length
@@ -103,6 +103,35 @@ class GradingState:
 
 
 @dataclass(slots=True)
+class Call:
+    """One call of a drafter: the tokens and depth of each of its drafts, and what they took.
+
+    `unread` are the tokens of all texts that it read first.
+    """
+
+    drafter: int
+    width: int
+    drafts: list[tuple[int, int]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    unread: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCosts:
+    """What a round took, and what is needed of its decision to learn from that: numbers only.
+
+    `rounds` has seconds and tokens by request; `matched` are the requests in which a lookup had a match.
+    """
+
+    cost: RoundCost
+    calls: Sequence[Call]
+    rounds: Mapping[int, tuple[float, int]]
+    matched: Collection[int]
+    has_tree: bool
+    is_trial: bool
+
+
+@dataclass(slots=True)
 class AutoRecorder:
     """Compares the drafts of lookups with the text in every round, and grades models now and then.
 
@@ -130,19 +159,52 @@ class AutoRecorder:
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         """Return the outcomes of the arms that played, and windows of every draft that is decided."""
-        policy = self.policy
+        pairs, windows = self._begin(batch, graders)
+        if (costs := self._costs(pairs)) is not None:
+            self._spend(costs)
+        return self._compare(pairs, windows, graders)
+
+    def ask(self, batch: Sequence[RoundRecord], graders: Graders) -> Callable[[], Sequence[Feedback]]:
+        """Do all of `add` but the learning of what the round took, which takes the longest."""
+        pairs, windows = self._begin(batch, graders)
+        costs = self._costs(pairs)
+        feedback = self._compare(pairs, windows, graders)
+
+        def finish() -> Sequence[Feedback]:
+            if costs is not None:
+                self._spend(costs)
+            return feedback
+
+        return finish
+
+    def close(self, request: Request) -> Sequence[Feedback]:
+        """Forget a text."""
+        self.texts.pop(request.id, None)
+        return ()
+
+    def _begin(
+        self, batch: Sequence[RoundRecord], graders: Graders
+    ) -> tuple[list[tuple[RoundRecord, GradingState]], list[list[Window]]]:
+        """Return the state of each text, and windows of drafts that rounds left out have decided."""
         if not self.rounds:
             self._meet(graders)
         self.rounds += 1
         pairs = [(seen, self._state(seen)) for seen in batch]
-        windows = [state.begin(_start(seen), seen.request.tokens) for seen, state in pairs]
-        self._spent(pairs)
+        return pairs, [state.begin(_start(seen), seen.request.tokens) for seen, state in pairs]
+
+    def _compare(
+        self,
+        pairs: Sequence[tuple[RoundRecord, GradingState]],
+        windows: Sequence[list[Window]],
+        graders: Graders,
+    ) -> list[Feedback]:
+        """Compare drafts with the text, and grade a model if one is due."""
         for (seen, state), mine in zip(pairs, windows, strict=True):
             mine += self._follow(seen, state, graders)
         if self.models:
             self._grade(pairs, windows, graders)
         for seen, _ in pairs:
-            text = policy.texts[seen.request.id]
+            text = self.policy.texts[seen.request.id]
             text.written, text.samples = seen.request.position, not seen.request.sampling.greedy
         return [
             Feedback(
@@ -151,13 +213,8 @@ class AutoRecorder:
                 () if seen.outcome.censored else (seen.outcome,),
                 windows=tuple(mine),
             )
-            for seen, mine in zip(batch, windows, strict=True)
+            for (seen, _), mine in zip(pairs, windows, strict=True)
         ]
-
-    def close(self, request: Request) -> Sequence[Feedback]:
-        """Forget a text."""
-        self.texts.pop(request.id, None)
-        return ()
 
     def _meet(self, graders: Graders) -> None:
         """Find out which drafters are lookups, to be asked for drafts, and which are models, to be graded."""
@@ -177,10 +234,9 @@ class AutoRecorder:
 
     # -- seconds -------------------------------------------------------------------------------------
 
-    def _spent(self, pairs: Sequence[tuple[RoundRecord, GradingState]]) -> None:
-        """Tell the policy what the round and each call of a drafter in it took."""
-        policy, reading = self.policy, 0.0
-        has_tree, calls = False, dict[tuple[int, int], list[tuple[RoundRecord, GradingState, int, int]]]()
+    def _costs(self, pairs: Sequence[tuple[RoundRecord, GradingState]]) -> RoundCosts | None:
+        """Return what the round and each call of a drafter in it took; None if that is not known."""
+        policy, has_tree, calls = self.policy, False, dict[tuple[int, int], Call]()
         for seen, state in pairs:
             outcome = seen.outcome
             arm = policy.arms[outcome.arm]
@@ -190,32 +246,46 @@ class AutoRecorder:
                 if i in policy.cascades:  # what its second part adds takes no time
                     i, drafted = policy.cascades[i], outcome.prefix_length
                     depth = drafted
-                calls.setdefault((i, arm.width), []).append((seen, state, drafted, depth))
-        for (i, width), mine in calls.items():
-            cost = mine[0][0].outcome.cost
-            policy.drafter_kinds[i] = pass_kind(cost.drafter_kind) if cost else 0
-            price = policy.draft_price(i, width)
-            for _, _, drafted, depth in mine:
+                if (call := calls.get((i, arm.width))) is None:
+                    policy.drafter_kinds[i] = pass_kind(outcome.cost.drafter_kind)
+                    call = calls[i, arm.width] = Call(i, arm.width)
+                unread = 0 if i in self.lookups else state.at - self._read(seen, i)
+                call.drafts.append((drafted, depth))
+                call.seconds.append(outcome.cost.draft)
+                call.unread += unread
+        cost = pairs[0][0].outcome.cost
+        if cost is None:
+            return None
+        rounds = {seen.request.id: (seen.outcome.seconds, len(seen.tokens)) for seen, _ in pairs}
+        if isfinite(total := sum(seconds for seconds, _ in rounds.values())):
+            self.total += total
+        matched = frozenset(key for key in rounds if policy.texts[key].matched)
+        return RoundCosts(cost, [*calls.values()], rounds, matched, has_tree, policy.trial)
+
+    def _spend(self, costs: RoundCosts) -> None:
+        """Tell the policy what a round took."""
+        policy, reading, n = self.policy, 0.0, len(costs.rounds)
+        for call in costs.calls:
+            price = policy.draft_price(call.drafter, call.width)
+            for drafted, depth in call.drafts:
                 if depth:
                     share = 0.1 if price.width > 1.0 and not price.trial else 1.0  # the first trees show it
                     price.width += share * (drafted / depth - price.width)
-            unread = 0
-            if i not in self.lookups:
-                unread = sum(state.at - self._read(seen, i) for seen, state, _, _ in mine)
-            seconds = sum(seen.outcome.cost.draft for seen, *_ in mine if seen.outcome.cost)
-            deepest = max(depth for *_, depth in mine)
-            if isfinite(seconds):
-                price.add(deepest, unread, seconds, len(pairs), len(mine))
-            if unread > 16 * len(mine) + 4 * deepest:
-                reading += price.reading.each * unread
-        cost = pairs[0][0].outcome.cost
-        if cost is None:
-            return
-        part = reading / len(pairs)
-        rounds = {seen.request.id: (seen.outcome.seconds - part, len(seen.tokens)) for seen, _ in pairs}
-        policy.spent(cost, rounds, reading, has_tree=has_tree)
-        if isfinite(total := sum(seen.outcome.seconds for seen, _ in pairs)):
-            self.total += total
+            count, deepest = len(call.drafts), max(depth for _, depth in call.drafts)
+            if isfinite(seconds := sum(call.seconds)):
+                price.add(deepest, call.unread, seconds, n, count)
+            if call.unread > 16 * count + 4 * deepest:
+                reading += price.reading.each * call.unread
+        part = reading / n
+        rounds = {key: (seconds - part, tokens) for key, (seconds, tokens) in costs.rounds.items()}
+        policy.spent(
+            costs.cost,
+            rounds,
+            reading,
+            has_tree=costs.has_tree,
+            matched=costs.matched,
+            is_trial=costs.is_trial,
+        )
 
     # -- acceptance ----------------------------------------------------------------------------------
 

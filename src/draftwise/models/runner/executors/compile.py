@@ -49,7 +49,8 @@ def compile_runner(part: Any, asked: str, *, exact: bool = False) -> None:
     if exact:
         if is_captured:
             make = partial(DeviceCapture, runner.device)
-            runner.compiler = ExactCompiler(runner, make, kernels=Choice(runner, make, mode))
+            kernels = Choice(runner, make, mode) if mode == "on" else None
+            runner.compiler = ExactCompiler(runner, make, kernels=kernels)
         else:
             compiler = None if mode == "off" else Compiler(runner, "on" if mode == "on" else "kept")
             runner.compiler = ExactCompiler(runner, lambda: call, compiler)

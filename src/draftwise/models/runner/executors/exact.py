@@ -26,6 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ....errors import UserError, one_line
 from ... import verdicts
 from ...compiled.blueprint import Unfit
+from ...compiled.trial import compare, finish
 from ...modes import evaluating
 from ...probe import fingerprint
 from ...probe.readings import made_up
@@ -306,6 +307,7 @@ class ExactCompiler:
     def _passes(self, runner: ModelRunner) -> ExactPasses:
         try:
             agreement = Agreement(runner, self.kernels.choose() if self.kernels else None)
+            finish(compare(runner, ExactPasses(runner, agreement, capture=self.make_capture())))
         except Unfit as reason:
             raise UserError(f"exact=True: {reason}; leave exact out") from reason
         agreement.narrowest = BASE
