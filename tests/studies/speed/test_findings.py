@@ -72,7 +72,7 @@ def test_nobody_beats_what_is_known_afterwards(findings: ModuleType, trace: Trac
 
 
 def test_a_classifier_of_discos_kind_stops_as_it_says(findings: ModuleType, trace: Trace) -> None:
-    """Without a threshold it is the longest draft, with 1 it stops after the first token; F1 counts tokens."""
+    """Without a threshold it it is the longest draft, with 1 one token; F1 counts tokens."""
     world = findings.World(trace, COSTS, "sim", 1)
     of = world.classified
     assert of.seconds(COSTS, 0.0) == pytest.approx(world.fixed["good", 8])
