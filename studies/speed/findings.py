@@ -238,18 +238,20 @@ class Classified:
 
         return walk(stage, self.model, drafting, costs)
 
-    def scores(self, says: Callable[[int], Real]) -> tuple[float, float, float]:
-        """Return F1 with its 95 % interval of what is said of each prompt's tokens, (places, length)."""
+    def says(self, threshold: float, i: int) -> Real:
+        """Return where the classifier says yes to the tokens of prompt `i`, (places, length)."""
+        return np.array(self.chances[i] > threshold, float)
+
+    def scores(self, says: Callable[[int], Real]) -> tuple[float, Real]:
+        """Return F1 of what is said of each prompt's tokens, (places, length), and of resampled prompts."""
         counts = np.array([self._counts(i, says(i)) for i in range(len(self.stages))], float)
-        draws = drawn(len(counts)) @ counts
-        each = 2 * draws[:, 0] / (2 * draws[:, 0] + draws[:, 1])
         right, wrong = counts.sum(0)
-        low, high = np.quantile(each, [0.025, 0.975])
-        return float(2 * right / (2 * right + wrong)), float(low), float(high)
+        draws = drawn(len(counts)) @ counts
+        return float(2 * right / (2 * right + wrong)), 2 * draws[:, 0] / (2 * draws[:, 0] + draws[:, 1])
 
     def _counts(self, i: int, yes: Real) -> tuple[int, int]:
         _, right, known = self.drafts[i]
-        return int((yes & right & known).sum()), int(((yes != right) & known).sum())
+        return int((yes * right * known).sum()), int(((yes != right) * known).sum())
 
 
 def tuned(tried: Mapping[str, Real]) -> tuple[str, Real]:
@@ -411,8 +413,8 @@ def pair(says: str, first: str, second: str, who: Callable[[World], Sequence[str
     return Claim(says, policy(first, who), policy(second, who))
 
 
-def tapout(longest: int) -> list[Claim]:
-    """TapOut's, arXiv 2511.02017, on one model drafter."""
+def tapout(longest: int, *, greedy: bool = True) -> list[Claim]:
+    """TapOut's, arXiv 2511.02017, on one model drafter; more thresholds are tried where texts are sampled."""
     seq = f"tapout-seq-ucb1?length={longest}"
     others = {
         "sequence level beats token level (UCB1)": f"tapout-token-ucb1?length={longest}",
@@ -425,21 +427,24 @@ def tapout(longest: int) -> list[Claim]:
         "more thresholds as arms are worse (those in print)": "published",
         "UCB1 beats a reward of tokens per second": f"{seq}&reward=rate",
     }
-    families = {
+    families: dict[str, tuple[float, ...]] = {
         "max-confidence?threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
         "svip?threshold": (0.3, 0.5, 0.6, 0.775, 0.9, 1.1, 1.3, 1.6),
         "adaedl?form=tapout&start": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     }
+    if not greedy:  # the least sure drafts of sampled text pay where greedy ones do not
+        for name, more in zip(families, ((0.1,), (2.0, 2.5, 3.0), (0.1, 0.2)), strict=True):
+            families[name] += more
     return [pair(says, seq, other, model) for says, other in others.items()] + [
         Claim(f"UCB1 beats tuned {name.split('?')[0]}", policy(seq, model), tuned_rule(name, xs, longest))
         for name, xs in families.items()
     ]
 
 
-def disco(longest: int) -> list[Claim]:
+def disco(longest: int, *, greedy: bool = True) -> list[Claim]:
     """DISCO's, arXiv 2405.04304, on one model drafter."""
     best, heuristic = hindsight(model), policy(f"hf-heuristic?start=5&longest={longest}", model)
-    thresholds = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    thresholds = (*(() if greedy else (0.1,)), 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     confident = tuned_rule("max-confidence?threshold", thresholds, longest)
     return [
         Claim("the oracle beats the best static length", foreseen, best),
@@ -546,13 +551,18 @@ def arm_values(world: World) -> Iterator[str]:
 
 def f1(world: World) -> Iterator[str]:
     """DISCO's Table 5: F1 of its classifier and of static lengths, over tokens up to the first rejection."""
-    of = world.classified
+    of, longest = world.classified, world.trace.header.length
     sizes = [each[1].shape for each in of.drafts]
-    for threshold in (0.3, 0.5):
-        yield f"- classifier, {threshold}: {cell(*of.scores(lambda i, x=threshold: of.chances[i] > x))}"
-    for n in range(1, world.trace.header.length + 1):
-        says = partial(static_yes, sizes, n)
-        yield f"- {n} tokens: {cell(*of.scores(says))}" + (" (always yes)" if n == sizes[0][1] else "")
+    always, resampled = of.scores(partial(static_yes, sizes, longest))
+    for threshold in (0.2, 0.3, 0.4, 0.5):
+        value, draws = of.scores(partial(of.says, threshold))
+        low, high = np.quantile(draws - resampled, [0.025, 0.975])
+        more = f"above always yes by {cell(value - always, low, high)}"
+        yield f"- classifier, {threshold}: {cell(value, *np.quantile(draws, [0.025, 0.975]))}, {more}"
+    for n in range(1, longest + 1):
+        value, draws = of.scores(partial(static_yes, sizes, n))
+        cells = cell(value, *np.quantile(draws, [0.025, 0.975]))
+        yield f"- {n} tokens: {cells}" + (" (always yes)" if n == longest else "")
 
 
 def static_yes(sizes: Sequence[tuple[int, ...]], n: int, i: int) -> Real:
@@ -669,10 +679,10 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=0, help="tokens a draft; 0 = as many as the trace has")
     options = parser.parse_args()
     worlds = _worlds(options.trace, options.costs, options.orders)
-    longest = options.longest or worlds[0].trace.header.length
+    longest, greedy = options.longest or worlds[0].trace.header.length, worlds[0].trace.header.greedy
     sections: list[tuple[str, list[Claim], list[World], list[Figure]]] = [
-        ("TapOut", tapout(longest), worlds, [arm_values]),
-        ("DISCO", disco(longest), worlds, [f1]),
+        ("TapOut", tapout(longest, greedy=greedy), worlds, [arm_values]),
+        ("DISCO", disco(longest, greedy=greedy), worlds, [f1]),
         ("BanditSpec", banditspec(), worlds, []),
     ]
     if lookups(worlds[0]):

@@ -383,9 +383,9 @@ def check_method(method: Method, header: Header) -> None:
             f"the policy drafts up to {longest} tokens and the trace holds {header.length}: record with "
             f"--length {longest}, or give the policy a shorter one, such as ?length={header.length}"
         )
-    unknown = {TOGETHER} | {name for name, grades in header.drafters.items() if grades} - {*header.waits}
+    unrecorded = {TOGETHER} | {name for name, grades in header.drafters.items() if grades} - {*header.waits}
     reads_overlap = "overlap" in method.recorder.reads
-    samples = any(arm.drafter in unknown for arm in (arms if reads_overlap else stopped))
+    samples = any(arm.drafter in unrecorded for arm in (arms if reads_overlap else stopped))
     if not header.greedy and (samples or any(is_cascade(arm.drafter) for arm in arms)):
         raise UserError(UNKNOWN)
     if reads_overlap and not header.overlap:
