@@ -62,13 +62,14 @@ def main() -> None:
     parser.add_argument("--only", type=listed, default=[], help="comma-separated names; default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the prompts")
     parser.add_argument("--steps", type=float, default=1.0, help="share of the steps")
+    parser.add_argument("--precision", default="auto", help="as of `draftwise train`")
     args = parser.parse_args()
     file = args.out / "prompts.jsonl"
     if not file.exists():
         write_prompts(make_prompts(args.data, scale=args.scale), file)
     found = recipes(args.out)
     for _, options in found.values():
-        options["steps"] = max(2, round(options["steps"] * args.steps))
+        options |= {"steps": max(2, round(options["steps"] * args.steps)), "precision": args.precision}
     make(found, args.only, args.out)
 
 

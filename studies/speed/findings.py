@@ -24,10 +24,11 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
 
 from draftwise.core.arms import Arm, Stop
 from draftwise.measure.trace import Costs, Replay, Trace, read_costs
-from draftwise.measure.trace.oracle import exactly, fixed
+from draftwise.measure.trace.oracle import exactly, fixed, walk
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.adaptive import AdaEDL
 from draftwise.policies.arms import TAPOUT_RULES, tapout_rules
@@ -145,6 +146,11 @@ class World:
         )
         return f"{drafter} {length}", seconds
 
+    @cached_property
+    def classified(self) -> Classified:
+        """A classifier of DISCO's kind for the first model."""
+        return Classified(self.stages, self.model)
+
     def exact(self, drafter: str) -> Real:
         """Seconds of DISCO's oracle, which drafts exactly what will be accepted."""
         return np.array([exactly(stage, self.costs)[drafter] for stage in self.stages])
@@ -172,6 +178,80 @@ class World:
             shared = np.array(drafter.overlap or [0.0] * len(drafter.tokens))[first]
             texts.append(np.array([right, shared]).cumsum(2) / np.arange(1, n + 1))
         return texts
+
+
+class Classified:
+    """A classifier of DISCO's kind: whether a drafted token will be accepted, by logistic regression.
+
+    It reads what a trace holds of a token: the two largest probabilities (of DISCO's ten), the entropy, the
+    token's own probability, and its positions in the draft and in the text. It learns from all drafts of the
+    prompts of one half, up to the first rejected token, and is applied to the other half.
+    """
+
+    def __init__(self, stages: Sequence[ReplayState], model: str) -> None:
+        self.model, self.stages = model, stages
+        self.drafts = [self._read(stage) for stage in stages]
+        known = [each[2] for each in self.drafts]
+        self.chances: list[Real] = [np.zeros(0)] * len(stages)
+        for half in (0, 1):
+            there = [i for i in range(len(stages)) if i % 2 != half and known[i].any()]
+            features = np.concatenate([self.drafts[i][0][known[i]] for i in there])
+            labels = np.concatenate([self.drafts[i][1][known[i]] for i in there])
+            mean, spread = features.mean(0), features.std(0) + 1e-9
+            fitted = LogisticRegression(max_iter=1000).fit((features - mean) / spread, labels)
+            for i in range(half, len(stages), 2):
+                rows = (self.drafts[i][0] - mean) / spread
+                self.chances[i] = fitted.predict_proba(rows.reshape(-1, rows.shape[-1]))[:, 1].reshape(
+                    rows.shape[:2]
+                )
+
+    def _read(self, stage: ReplayState) -> tuple[Real, Real, Real]:
+        """Return features (places, length, 6), whether tokens are right, and where that is known."""
+        drafts, n = stage.drafters[self.model].drafts, stage.recording.committed
+        lengths = np.arange(drafts.start.shape[1])
+        where = np.minimum(drafts.start[:, -1, None] + lengths, max(len(drafts.tokens) - 1, 0))
+        inside = lengths < drafts.count[:, -1, None]
+        if not len(drafts.tokens):
+            empty = np.zeros(inside.shape, bool)
+            return np.zeros((*inside.shape, 6)), empty, empty
+        text = np.array([*stage.text, *[-1] * len(lengths)])
+        right = np.logical_and.accumulate(
+            (drafts.tokens[where] == text[np.arange(n)[:, None] + lengths]) & inside, 1
+        )
+        known = inside & np.pad(right, ((0, 0), (1, 0)), constant_values=True)[:, :-1]
+        places = np.broadcast_to(lengths, inside.shape), np.broadcast_to(np.arange(n)[:, None], inside.shape)
+        return np.concatenate([drafts.signals[where], np.stack(places, -1)], -1), right, known
+
+    def seconds(self, costs: Costs, threshold: float) -> Real:
+        """Return seconds of each prompt if a draft ends with the first token that is less sure."""
+        return np.array([self._walk(i, costs, threshold) for i in range(len(self.stages))])
+
+    def _walk(self, i: int, costs: Costs, threshold: float) -> float:
+        stage, right = self.stages[i], self.drafts[i][1].sum(1)
+        unsure = np.pad(self.chances[i] < threshold, ((0, 0), (0, 1)), constant_values=True).argmax(1) + 1
+        counts = stage.drafters[self.model].drafts.count[:, -1]
+        sizes = np.minimum(unsure, counts)
+
+        def drafting(at: int) -> tuple[int, int]:
+            n = min(int(sizes[at]), stage.recording.budget - at - 1)
+            return (n, min(int(right[at]), n)) if n > 0 else (-1, 0)
+
+        return walk(stage, self.model, drafting, costs)
+
+    def says(self, threshold: float, i: int) -> Real:
+        """Return where the classifier says yes to the tokens of prompt `i`, (places, length)."""
+        return np.array(self.chances[i] > threshold, float)
+
+    def scores(self, says: Callable[[int], Real]) -> tuple[float, Real]:
+        """Return F1 of what is said of each prompt's tokens, (places, length), and of resampled prompts."""
+        counts = np.array([self._counts(i, says(i)) for i in range(len(self.stages))], float)
+        right, wrong = counts.sum(0)
+        draws = drawn(len(counts)) @ counts
+        return float(2 * right / (2 * right + wrong)), 2 * draws[:, 0] / (2 * draws[:, 0] + draws[:, 1])
+
+    def _counts(self, i: int, yes: Real) -> tuple[int, int]:
+        _, right, known = self.drafts[i]
+        return int((yes * right * known).sum()), int(((yes != right) * known).sum())
 
 
 def tuned(tried: Mapping[str, Real]) -> tuple[str, Real]:
@@ -264,6 +344,13 @@ def tuned_rule(name: str, thresholds: Iterable[float], longest: int) -> Callable
     return side
 
 
+def tuned_classifier(world: World) -> Side:
+    """DISCO's classifier as a stop rule, its threshold tuned; 0 never stops."""
+    thresholds = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+    which, seconds = tuned({f"{x:g}": world.classified.seconds(world.costs, x) for x in thresholds})
+    return Side("tuned classifier", seconds, detail=which)
+
+
 def one(which: Callable[[World], str], length: int = 5) -> Callable[[World], Side]:
     """One model for all prompts."""
     return lambda world: Side(f"`{which(world)}`", world.fixed[which(world), length])
@@ -326,8 +413,8 @@ def pair(says: str, first: str, second: str, who: Callable[[World], Sequence[str
     return Claim(says, policy(first, who), policy(second, who))
 
 
-def tapout(longest: int) -> list[Claim]:
-    """TapOut's, arXiv 2511.02017, on one model drafter."""
+def tapout(longest: int, *, greedy: bool = True) -> list[Claim]:
+    """TapOut's, arXiv 2511.02017, on one model drafter; more thresholds are tried where texts are sampled."""
     seq = f"tapout-seq-ucb1?length={longest}"
     others = {
         "sequence level beats token level (UCB1)": f"tapout-token-ucb1?length={longest}",
@@ -340,26 +427,31 @@ def tapout(longest: int) -> list[Claim]:
         "more thresholds as arms are worse (those in print)": "published",
         "UCB1 beats a reward of tokens per second": f"{seq}&reward=rate",
     }
-    families = {
+    families: dict[str, tuple[float, ...]] = {
         "max-confidence?threshold": (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
         "svip?threshold": (0.3, 0.5, 0.6, 0.775, 0.9, 1.1, 1.3, 1.6),
         "adaedl?form=tapout&start": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
     }
+    if not greedy:  # the least sure drafts of sampled text pay where greedy ones do not
+        for name, more in zip(families, ((0.1,), (2.0, 2.5, 3.0), (0.1, 0.2)), strict=True):
+            families[name] += more
     return [pair(says, seq, other, model) for says, other in others.items()] + [
         Claim(f"UCB1 beats tuned {name.split('?')[0]}", policy(seq, model), tuned_rule(name, xs, longest))
         for name, xs in families.items()
     ]
 
 
-def disco(longest: int) -> list[Claim]:
+def disco(longest: int, *, greedy: bool = True) -> list[Claim]:
     """DISCO's, arXiv 2405.04304, on one model drafter."""
     best, heuristic = hindsight(model), policy(f"hf-heuristic?start=5&longest={longest}", model)
-    thresholds = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    thresholds = (*(() if greedy else (0.1,)), 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     confident = tuned_rule("max-confidence?threshold", thresholds, longest)
     return [
         Claim("the oracle beats the best static length", foreseen, best),
         Claim("the best static length beats the heuristic", best, heuristic),
         Claim("a tuned confidence beats the tuned length", confident, tuned_length(model)),
+        Claim("a tuned classifier beats the tuned length", tuned_classifier, tuned_length(model)),
+        Claim("a tuned classifier beats a tuned confidence", tuned_classifier, confident),
     ]
 
 
@@ -381,7 +473,12 @@ def practice(longest: int) -> list[Claim]:
     names = ("ucbspec", "exp3spec", "ucb1", "linucb", "hedgespec", f"auto?length={min(longest, LENGTHS[-1])}")
     rule = '"lookup, else model"'
     first = [Claim(f"{name.split('?')[0]} beats {rule}", policy(name, everyone), otherwise) for name in names]
-    return [*first, Claim(f"the tuned drafter and length beat {rule}", tuned_length(everyone), otherwise)]
+    auto = policy(names[-1], everyone)
+    return [
+        *first,
+        Claim(f"the tuned drafter and length beat {rule}", tuned_length(everyone), otherwise),
+        Claim("auto beats the best fixed drafter and length", auto, hindsight(everyone)),
+    ]
 
 
 def metasd(reward: str, router: str) -> list[Claim]:
@@ -450,6 +547,27 @@ def arm_values(world: World) -> Iterator[str]:
     times = {rule: float(ran.seconds.mean(0).sum()) for rule, ran in runs.items()}
     for rule, ran in sorted(runs.items(), key=lambda pair: -pair[1].mean_value):
         yield f"| {rule} | {ran.mean_value:.3f} | {times[rule] / min(times.values()):.3f} |"
+
+
+def f1(world: World) -> Iterator[str]:
+    """DISCO's Table 5: F1 of its classifier and of static lengths, over tokens up to the first rejection."""
+    of, longest = world.classified, world.trace.header.length
+    sizes = [each[1].shape for each in of.drafts]
+    always, resampled = of.scores(partial(static_yes, sizes, longest))
+    for threshold in (0.2, 0.3, 0.4, 0.5):
+        value, draws = of.scores(partial(of.says, threshold))
+        low, high = np.quantile(draws - resampled, [0.025, 0.975])
+        more = f"above always yes by {cell(value - always, low, high)}"
+        yield f"- classifier, {threshold}: {cell(value, *np.quantile(draws, [0.025, 0.975]))}, {more}"
+    for n in range(1, longest + 1):
+        value, draws = of.scores(partial(static_yes, sizes, n))
+        cells = cell(value, *np.quantile(draws, [0.025, 0.975]))
+        yield f"- {n} tokens: {cells}" + (" (always yes)" if n == longest else "")
+
+
+def static_yes(sizes: Sequence[tuple[int, ...]], n: int, i: int) -> Real:
+    """Yes to the first `n` tokens of each draft of prompt `i`."""
+    return np.broadcast_to(np.arange(sizes[i][1]) < n, sizes[i])
 
 
 def by_domain(world: World) -> Iterator[str]:
@@ -552,7 +670,7 @@ def _cell(first: Side, second: Side) -> str:
 def main() -> None:
     """Print the tables of all papers."""
     parser = command(__doc__, PAGE)
-    parser.add_argument("--trace", type=Path, required=True, help="one model and lookups, greedy")
+    parser.add_argument("--trace", type=Path, required=True, help="one model and lookups")
     parser.add_argument("--specialists", type=Path, help="several models, recorded with --overlap")
     parser.add_argument("--router", default="", help="a router over the specialists")
     parser.add_argument("--costs", action="append", required=True, help="may be repeated")
@@ -561,10 +679,10 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=0, help="tokens a draft; 0 = as many as the trace has")
     options = parser.parse_args()
     worlds = _worlds(options.trace, options.costs, options.orders)
-    longest = options.longest or worlds[0].trace.header.length
+    longest, greedy = options.longest or worlds[0].trace.header.length, worlds[0].trace.header.greedy
     sections: list[tuple[str, list[Claim], list[World], list[Figure]]] = [
-        ("TapOut", tapout(longest), worlds, [arm_values]),
-        ("DISCO", disco(longest), worlds, []),
+        ("TapOut", tapout(longest, greedy=greedy), worlds, [arm_values]),
+        ("DISCO", disco(longest, greedy=greedy), worlds, [f1]),
         ("BanditSpec", banditspec(), worlds, []),
     ]
     if lookups(worlds[0]):

@@ -61,8 +61,7 @@ def trace(
     from draftwise.measure.writing import check_reachable, refuse_benchmark
     from draftwise.models.threads import THREADS
 
-    greedy = options.sampling(frozenset()).greedy
-    check_recordable(options.length, overlap=options.overlap, greedy=greedy)
+    check_recordable(options.length)
     refuse_benchmark(out)
     check_reachable(out)
     before = load_average()

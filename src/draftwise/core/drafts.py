@@ -128,6 +128,8 @@ class Job:
         until: Ends the draft after the token with which it is true of all its tokens. It spares time: a
             drafter need not read it.
         hand_overs: Those of the decision.
+        choose: Returns the next token of a sampled draft, from its tokens so far and the distribution of the
+            next, where the drafter would sample it with `request.rng`. Only recordings give it.
     """
 
     request: Request
@@ -139,6 +141,7 @@ class Job:
     constraint: Constraint | None = None
     until: Callable[[Sequence[int]], bool] | None = None
     hand_overs: tuple[HandOver, ...] = ()
+    choose: Callable[[Sequence[int], Any], int] | None = None
 
     picked = alias("picked", "deterministic")
     guide = alias("guide", "constraint")

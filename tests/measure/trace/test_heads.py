@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from draftwise.core.loop import Loop
 from draftwise.core.roles import Drafter
@@ -20,10 +26,12 @@ from draftwise.drafters.neural.medusa import MedusaDrafter
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import measure_costs
+from draftwise.measure.trace.drafts import Text, TextCoupling
 from draftwise.measure.trace.record import Prompt, header_of, record
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
+from draftwise.testing.drafter import SimDrafter
 from tests.drafters.neural.heads import (
     random_eagle,
     random_medusa,
@@ -31,7 +39,8 @@ from tests.drafters.neural.heads import (
     target,
     trained_eagle,
 )
-from tests.measure.trace.sims import COSTS, seen
+from tests.effort import drawn
+from tests.measure.trace.sims import COSTS, distribution, seen
 from tests.targets.test_hf import prompts
 
 LENGTH, TOKENS = 6, 24
@@ -56,12 +65,17 @@ def team(reads: HFTarget) -> dict[str, Drafter]:
 
 
 def recorded(
-    reads: HFTarget, team: Mapping[str, Drafter], folder: Path, *, temperature: float = 0.0
+    reads: HFTarget,
+    team: Mapping[str, Drafter],
+    folder: Path,
+    *,
+    temperature: float = 0.0,
+    overlap: bool = True,
 ) -> Trace:
     texts = [Prompt(str(i), "c", prompt) for i, prompt in enumerate(prompts())]
     sampling = Sampling(max_new_tokens=TOKENS, temperature=temperature, seed=0)
     settings: dict[str, Any] = {"name": "t", "workload": "w", "prompts": texts, "length": LENGTH}
-    header = header_of(reads, team, sampling, overlap=not temperature, **settings)
+    header = header_of(reads, team, sampling, overlap=overlap, **settings)
     record(reads, team, texts, folder, header, sampling)
     return Trace(folder)
 
@@ -123,10 +137,81 @@ def test_a_head_may_begin_a_cascade_but_not_continue_one(trace: Trace) -> None:
         Replay(Trace(trace.folder, [GOOD, "ngram", second]), method("static-4", [second]), COSTS)
 
 
+def test_a_draft_that_is_chosen_given_the_text_has_the_law_of_a_live_one() -> None:
+    """Over texts from p, tokens are from q, accepted with probability sum(min(p, q)), and then q's own."""
+    rng, n = Random(5), 6000
+    p, q = ([0.5, 0.3, 0.15, 0.05, 0.0], [0.1, 0.3, 0.2, 0.1, 0.3])
+    rows = SimpleNamespace(distributions=lambda nodes: torch.tensor([p] * len(nodes)))
+    tokens, pairs = [], Counter[tuple[int, ...]]()
+    for _ in range(n):
+        tokens = rng.choices(range(5), p, k=2)
+        text = Text([1], tokens, 2, 2, False, Sampling(temperature=1.0), cast(Any, [rows]))
+        coupling, draft = TextCoupling(text, 0, rng), list[int]()
+        for _ in range(2):
+            draft.append(coupling.choose(draft, torch.tensor(q)))
+        x = tokens[0]
+        assert coupling.accept == pytest.approx(min(1.0, q[x] / p[x]))
+        assert coupling.overlap == pytest.approx(sum(map(min, p, q)))
+        pairs[(*draft, draft[0] == x)] += 1
+    for pair in product(range(5), repeat=2):
+        a, b = pair
+        for same, chance in ((True, min(p[a], q[a])), (False, max(q[a] - p[a], 0.0))):
+            mean = n * chance * q[b]
+            assert abs(pairs[(*pair, same)] - mean) <= 4.5 * mean**0.5, (pair, same)
+
+
+@pytest.mark.parametrize("rule", ["", "&stop=svip(0.9)", "&stop=confidence(0.15)"])
+def test_sampled_drafts_of_a_head_are_in_distribution_those_of_live_rounds(
+    rule: str, reads: HFTarget, team: dict[str, Drafter], tmp_path: Path
+) -> None:
+    """Drafted and accepted tokens and rounds, also where a stop rule reads the drafts' signals."""
+    n, name = drawn(600), f"static?length=3&drafter={GOOD}{rule}"
+    texts = [Prompt("p", "c", prompts()[0])] * n
+    sampling = Sampling(max_new_tokens=12, temperature=1.0, seed=0)
+    head = {GOOD: team[GOOD]}
+    settings: dict[str, Any] = {"name": "t", "workload": "w", "prompts": texts, "length": 3}
+    header = header_of(reads, head, sampling, overlap=False, **settings)
+    record(reads, head, texts, tmp_path, header, sampling)
+    trace = Trace(tmp_path)
+    made = method(name, [GOOD])
+    loop = Loop(reads, head, made.policy, made.recorder, seed=11)
+    live = [list(loop.run([texts[0].tokens], replace(sampling, seed=None))) for _ in range(n)]
+    back = Replay(trace, method(name, [GOOD]), COSTS)
+    there, here = (
+        np.array([(len(rounds), *np.sum([(r.drafted, r.accepted) for r in rounds], 0)) for rounds in runs])
+        for runs in (live, [list(back.replay(ReplayState(one))) for one in trace])
+    )
+    spread = np.sqrt(there.var(0) / n + here.var(0) / n)
+    assert (np.abs(there.mean(0) - here.mean(0)) < 4 * spread).all(), (there.mean(0), here.mean(0))
+    assert there[:, 2].mean() > 0.4, "nothing was accepted, so nothing was compared"
+
+
+def test_a_sampled_trace_of_heads_replays_what_reads_drafts_and_grades(
+    reads: HFTarget, team: dict[str, Drafter], tmp_path: Path
+) -> None:
+    trace = recorded(reads, team, tmp_path, temperature=1.0, overlap=True)
+    for name in ("tapout-seq-ucb1?length=6", "metasd-ucb?length=6", "hedgespec?length=4", "auto?length=6"):
+        back = Replay(trace, method(name, trace.drafters), COSTS)
+        for one in trace:
+            tokens = [token for r in back.replay(ReplayState(one)) for token in r.tokens]
+            assert tokens == one.text[: one.committed].tolist()
+    for one in trace:
+        for name in (GOOD, MEDUSA):
+            drafts, n = one.drafts[name], one.committed
+            first = drafts.tokens[drafts.start[1 : n - 1, 0]]
+            accept = drafts.accept[1 : n - 1]
+            same = first == one.text[1 : n - 1]
+            assert (same[accept == 1.0]).all() and not (same[accept == 0.0]).any()
+            assert not drafts.accept[0] and not drafts.accept[n:].any()
+
+
+def test_overlaps_of_models_that_sample_are_refused(reads: HFTarget, tmp_path: Path) -> None:
+    models: dict[str, Drafter] = {"good": SimDrafter(distribution(0))}
+    with pytest.raises(UserError, match=r"--overlap: drafter good samples.*--temperature 0"):
+        recorded(reads, models, tmp_path / "a", temperature=1.0, overlap=True)
+
+
 def test_what_a_trace_cannot_hold_is_refused(reads: HFTarget, tmp_path: Path) -> None:
-    head = {BAD: EagleDrafter(random_eagle(reads.runner.model), reads)}
-    with pytest.raises(UserError, match=r"eagle:bad: of sampled text.*--temperature 0"):
-        recorded(reads, head, tmp_path / "a", temperature=1.0)
     block = random_published(reads, "dflash")
     assert isinstance(block, DFlashDrafter)
     for name, other in {"early-exit": EarlyExitDrafter(reads), "dflash": block}.items():

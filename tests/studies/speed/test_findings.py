@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -68,6 +69,21 @@ def test_nobody_beats_what_is_known_afterwards(findings: ModuleType, trace: Trac
     assert name.startswith("good ") and best.sum() <= ran.seconds.sum()
     assert world.exact("good").sum() < best.sum() * 1.2
     assert ran.mean_accepted > world.run("static-4?drafter=bad").mean_accepted
+
+
+def test_a_classifier_of_discos_kind_stops_as_it_says(findings: ModuleType, trace: Trace) -> None:
+    """Without a threshold it it is the longest draft, with 1 one token; F1 counts tokens."""
+    world = findings.World(trace, COSTS, "sim", 1)
+    of = world.classified
+    assert of.seconds(COSTS, 0.0) == pytest.approx(world.fixed["good", 8])
+    assert of.seconds(COSTS, 1.1) == pytest.approx(world.fixed["good", 1])
+    assert of.seconds(COSTS, 0.5).sum() < world.fixed["good", 8].sum()
+    yes = partial(findings.static_yes, [each[1].shape for each in of.drafts], 8)
+    right = sum(int((known & right).sum()) for _, right, known in of.drafts)
+    wrong = sum(int((known & ~right).sum()) for _, right, known in of.drafts)
+    assert of.scores(yes)[0] == pytest.approx(2 * right / (2 * right + wrong))
+    value, draws = of.scores(lambda i: of.chances[i] > 0.5)
+    assert draws.min() <= value <= draws.max() and value > 0.5
 
 
 def test_orders_and_seeds_are_averaged(findings: ModuleType, trace: Trace) -> None:
@@ -138,7 +154,7 @@ def test_all_tables_are_made(findings: ModuleType, trace: Trace, capsys: pytest.
     assert titles == papers
     verdicts = ("| confirmed: ", "| not confirmed: ", "| reversed: ")
     rows = [line for line in lines if any(verdict in line for verdict in verdicts)]
-    assert len(rows) == 69 and all(row.count("|") == 6 for row in rows)
+    assert len(rows) == 72 and all(row.count("|") == 6 for row in rows)
     assert sum("block divergence beats" in row for row in rows) == 3  # of a trace with overlaps
     assert sum(line.startswith("- `metasd-ucb") for line in lines) == 1
     for reward in ("efficiency", "divergence"):

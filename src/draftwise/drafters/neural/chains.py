@@ -56,7 +56,7 @@ class Chain:
                 return
         if self.is_sampled(sample):
             q = distributions(job.request.sampling, row[None], vocab_size)[0]
-            pick = draw(q, job.request.rng.random())
+            pick = job.choose(self.tokens, q) if job.choose else draw(q, job.request.rng.random())
             self.dist.append(q)
             self.probs.append(float(q[pick]))
         if job.rows:
@@ -230,7 +230,7 @@ def draft_at_once(
     longest = min(chain.job.length - len(chain.tokens) for chain in unfinished)
     is_cut = any(chain.needs or chain.job.until for chain in unfinished)
     steps = min(longest, PIECE if is_cut else MOST_STEPS)
-    needs_steps = any(c.job.constraint is not None or "hidden" in c.needs for c in unfinished)
+    needs_steps = any(c.job.constraint is not None or c.job.choose or "hidden" in c.needs for c in unfinished)
     if steps < 2 or needs_steps:
         return None
     given = DraftInput(

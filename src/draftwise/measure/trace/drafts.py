@@ -68,6 +68,11 @@ class Text:
             return float(token == self.tokens[at])
         return self.scores[at // CHUNK].chance(at % CHUNK - 1, token)
 
+    def distribution(self, at: int) -> Any:
+        """Return the distribution that the token at a position of a sampled text was drawn from."""
+        rows: Any = self.scores[at // CHUNK].distributions([at % CHUNK - 1])
+        return rows[0]
+
     def matching(self, at: int, tokens: Sequence[int]) -> int:
         """Return how many first tokens of a draft made at `at` match the text."""
         pairs = enumerate(zip(tokens, self.tokens[at:], strict=False))
@@ -265,12 +270,12 @@ def find_given(drafter: Drafter, view: Request, length: int) -> Given | None:
     Raises:
         UserError: a signal changes with what else is read.
     """
-    whole = _draft_one(drafter, Job(view, length, READ_ALL))
+    whole = _draft_one(drafter, Job(view, length, READ_ALL, deterministic=True))
     if not whole.tokens:
         return None
     given: Given = {}
     for name, rule in READING.items():
-        draft = _draft_one(drafter, Job(view, length, (rule,)))
+        draft = _draft_one(drafter, Job(view, length, (rule,), deterministic=True))
         if draft.tokens != whole.tokens:
             raise UserError("its drafts change with the signals that are read")
         given[name] = _shared_signals(draft, whole) if draft.signals else None
@@ -407,18 +412,56 @@ def _share_cache(drafter: Any, whole: Request, views: Sequence[Request]) -> None
 
 
 @dataclass(slots=True)
+class TextCoupling:
+    """Chooses the tokens of a sampled draft given the text, so that both together are as in live rounds.
+
+    A live round accepts a drafted token with probability min(1, p / q) and replaces a rejected one by a token
+    from (p - q)+. Read backwards from the text's token: it was drafted with probability min(1, q / p), else a
+    token from (q - p)+ was drafted and rejected. What follows a rejected token is drawn from q.
+
+    `accept` and `overlap` are the grade of the draft's first token: that probability, and the sum of
+    min(p, q).
+    """
+
+    text: Text
+    at: int
+    rng: Random
+    accept: float = 0.0
+    overlap: float = 0.0
+
+    def choose(self, drafted: Sequence[int], q: Any) -> int:
+        """Return the next token of a draft made at `at`, of distribution `q` over the target's vocabulary."""
+        from ...models.distributions import draw
+
+        text, place = self.text, self.at + len(drafted)
+        if list(drafted) != text.tokens[self.at : place]:
+            return draw(q, self.rng.random())
+        p, token = text.distribution(place).to(q.device), text.tokens[place]
+        chances = float(p[token]), float(q[token])
+        if not drafted:
+            self.accept = min(1.0, chances[1] / chances[0]) if chances[0] > 0.0 else 1.0
+            self.overlap = float(p.minimum(q).sum())
+        if self.rng.random() * chances[0] < chances[1]:
+            return token
+        rejected = (q - p).clamp_(min=0.0)
+        return draw(rejected if rejected.any() else q, self.rng.random())
+
+
+@dataclass(slots=True)
 class HeadDrafts:
-    """One head's drafts of a text, as they are recorded from left to right."""
+    """One head's drafts of a text, as they are recorded from left to right; grades if it was sampled."""
 
     start: Ints
     count: Ints
     hint: Floats
+    accept: Floats
+    shared: Floats
     columns: Columns = field(default_factory=Columns)
     given: Given | None = None
 
-    def add(self, at: int, draft: Draft, overlaps: Sequence[float] = ()) -> None:
+    def add(self, at: int, draft: Draft, overlaps: Sequence[float], chances: Sequence[float]) -> None:
         """Append the draft made at a position."""
-        self.start[at] = self.columns.add(draft, overlaps)
+        self.start[at] = self.columns.add(draft, overlaps, chances)
         self.count[at] = np.minimum(np.arange(1, self.count.shape[1] + 1), len(draft.tokens))
 
 
@@ -439,9 +482,10 @@ def record_heads(
     whole, recorded = reader.request, dict[str, HeadDrafts]()
     for name, drafter in drafters.items():
         with named_errors(name):
-            _draft_one(drafter, Job(whole, 1))  # reads the whole text
+            _draft_one(drafter, Job(whole, 1, deterministic=True))  # reads the whole text
         tables = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
-        recorded[name] = HeadDrafts(*tables, np.zeros(n))
+        graded = 0 if text.sampling.greedy else len(text.tokens)
+        recorded[name] = HeadDrafts(*tables, np.zeros(n), np.zeros(graded), np.zeros(graded))
     scored = TextReader(target, text, ids) if overlap else None
     for first in range(1, n, BATCH):
         views = [text.request(next(ids), at) for at in range(first, min(first + BATCH, n))]
@@ -450,34 +494,51 @@ def record_heads(
         drafts = []
         for name, drafter in drafters.items():
             with named_errors(name):
-                drafts.append(_draft_views(drafter, whole, views, length, recorded[name], rows=overlap))
+                drafts.append(_draft_views(drafter, whole, views, length, recorded[name], text, rows=overlap))
         for view in views:
             target.close(view)
         chains = [(at, draft) for at, of in enumerate(zip(*drafts, strict=True), first) for draft in of]
         overlaps = scored.chain_overlaps(chains) if scored else [()] * len(chains)
         for name, (at, draft), along in zip(cycle(drafters), chains, overlaps, strict=False):
             with named_errors(name):
-                recorded[name].add(at, draft, along)
+                recorded[name].add(at, draft, along, _chances(at, draft, text))
     for one in (reader, scored):
         if one:
             one.close()
     for drafter in drafters.values():
         drafter.close(whole)
-    return {name: (d.columns.table(d.start, d.count, d.hint), d.given) for name, d in recorded.items()}
+    return {
+        name: (d.columns.table(d.start, d.count, d.hint, accept=d.accept, shared=d.shared), d.given)
+        for name, d in recorded.items()
+    }
 
 
 def _draft_views(
-    drafter: Any, whole: Request, views: Sequence[Request], length: int, recorded: HeadDrafts, *, rows: bool
+    drafter: Any,
+    whole: Request,
+    views: Sequence[Request],
+    length: int,
+    recorded: HeadDrafts,
+    text: Text,
+    *,
+    rows: bool,
 ) -> list[Draft]:
     """Draft at the end of each view of a text that the head has read."""
-    jobs = []
+    jobs, couplings = [], list[TextCoupling]()
     for view in views:
         drafter.seat(whole, view)
         drafter.observe(view, view.tokens)
         recorded.hint[view.position] = drafter.hint(view)
         if (longest := min(length, view.remaining - 1)) > 0:
             jobs.append(Job(view, longest, READ_ALL, rows=rows))
+            if not text.sampling.greedy:
+                couplings.append(TextCoupling(text, view.position, view.rng))
+                jobs[-1] = replace(jobs[-1], choose=couplings[-1].choose)
     drafts = drafter.draft(jobs) if jobs else []
+    for coupling in couplings:
+        recorded.accept[coupling.at], recorded.shared[coupling.at] = coupling.accept, coupling.overlap
+    if couplings:  # what they were drawn from is in the choice
+        drafts = [replace(draft, probs=(), dist=None) for draft in drafts]
     for job, draft in zip(jobs, map(_checked, drafts), strict=True):
         if recorded.given is None and draft.tokens:
             recorded.given = find_given(drafter, job.request, job.length)

@@ -91,10 +91,11 @@ class RecordedDrafts:
     of each token; `overlap`, shape (N,), is the raw overlap (1 - TV at temperature 1) of target and drafter
     there, empty unless recorded; `hint`, shape (n,), is the drafter's hint before each position.
 
-    For a sampled text, a model has no drafts but `accept` and `shared`, one for every token of the text: the
-    probability that its own draft was accepted given the text, and the overlap of the distributions sampled
-    from. A lookup has its drafts, and in `chance`, shape (N,), the target's probability of each token up to
-    the first that differs from the text.
+    For a sampled text, a model has `accept` and `shared`, one for every token of the text: the probability
+    that its own draft was accepted given the text, and the overlap of the distributions sampled from. It has
+    no drafts unless it is a head, of which a draft was sampled given the text at each position. A head and a
+    lookup have in `chance`, shape (N,), the target's probability of each drafted token up to the first that
+    differs from the text.
     """
 
     tokens: Ints
@@ -209,16 +210,14 @@ def file_of(folder: Path, index: int) -> Path:
     return folder / f"{index:06d}.npz"
 
 
-def check_recordable(length: int, *, overlap: bool, greedy: bool) -> None:
+def check_recordable(length: int) -> None:
     """Check the options of a recording before models are loaded.
 
     Raises:
-        UserError: a draft length out of its range, or overlaps of sampled texts.
+        UserError: a draft length out of its range.
     """
     if not 1 <= length <= LONGEST:
         raise UserError(f"--length {length}: give 1 to {LONGEST}")
-    if overlap and not greedy:
-        raise UserError("--overlap: where drafts are sampled they are not known, record at --temperature 0")
 
 
 def read_header(folder: Path) -> Header:

@@ -73,9 +73,16 @@ def header_of(
     """Return the header of a recording with these settings.
 
     Raises:
-        UserError: see `check_recordable`.
+        UserError: a draft length out of its range, or overlaps of sampled drafts that are not known.
     """
-    check_recordable(length, overlap=overlap, greedy=sampling.greedy)
+    check_recordable(length)
+    if overlap and not sampling.greedy:
+        for who, drafter in drafters.items():
+            if isinstance(drafter, Grader) and not isinstance(drafter, Waiter):
+                raise UserError(
+                    f"--overlap: drafter {who} samples its drafts, and they are not known: "
+                    "leave it out of --drafters, or record at --temperature 0"
+                )
     return Header(
         target=name,
         drafters={who: isinstance(drafter, Grader) for who, drafter in drafters.items()},
@@ -111,7 +118,7 @@ def record(
         UserError: the folder holds another trace, or a drafter fails or cannot be recorded.
     """
     for name, drafter in drafters.items():
-        _check_drafter(name, drafter, greedy=header.greedy)
+        _check_drafter(name, drafter)
     begin(folder, header)
     recorder, resumed = Recorder(target, drafters, header, sampling), 0
     for i, prompt in enumerate(prompts):
@@ -126,7 +133,7 @@ def record(
     return resumed
 
 
-def _check_drafter(name: str, drafter: Drafter, *, greedy: bool) -> None:
+def _check_drafter(name: str, drafter: Drafter) -> None:
     if isinstance(drafter, Waiter):
         from ...drafters.neural.early_exit import EarlyExitDrafter
         from ...drafters.neural.heads import HeadDrafter
@@ -134,11 +141,6 @@ def _check_drafter(name: str, drafter: Drafter, *, greedy: bool) -> None:
         is_head = isinstance(drafter, HeadDrafter) and isinstance(drafter, Grader)
         if not is_head or isinstance(drafter, EarlyExitDrafter):
             raise UserError(f"drafter {name}: it uses the target's hidden states in a way {UNHELD}")
-        if not greedy:
-            raise UserError(
-                f"drafter {name}: of sampled text a trace holds no drafts from the target's hidden states; "
-                "record at --temperature 0, or use draftwise bench"
-            )
     if isinstance(drafter, Member):
         raise UserError(f"drafter {name}: it drafts with the others, at places {UNHELD[6:]}")
     if getattr(drafter, "branches", 1) > 1:

@@ -38,7 +38,8 @@ from .state import UNKNOWN, RecordedDrafter, ReplayState
 class ReplayScores:
     """The scores of one draft: the text has the target's choice after every node on its path.
 
-    A sampled draft is accepted with the recorded probabilities given the text. Since they are conditional on
+    A sampled draft is accepted with the recorded probabilities given the text, or, of a head, where it equals
+    the text, given which it was sampled. Since they are conditional on
     the text, texts and random numbers together have exactly the distribution of live rounds.
     """
 
@@ -382,10 +383,12 @@ def check_method(method: Method, header: Header) -> None:
             f"the policy drafts up to {longest} tokens and the trace holds {header.length}: record with "
             f"--length {longest}, or give the policy a shorter one, such as ?length={header.length}"
         )
-    samples = any(header.drafters.get(arm.drafter, arm.drafter == TOGETHER) for arm in stopped)
+    unrecorded = {TOGETHER} | {name for name, grades in header.drafters.items() if grades} - {*header.waits}
+    reads_overlap = "overlap" in method.recorder.reads
+    samples = any(arm.drafter in unrecorded for arm in (arms if reads_overlap else stopped))
     if not header.greedy and (samples or any(is_cascade(arm.drafter) for arm in arms)):
         raise UserError(UNKNOWN)
-    if "overlap" in method.recorder.reads and not header.overlap:
+    if reads_overlap and not header.overlap:
         raise UserError("the policy learns from block divergence: record the trace with --overlap")
     if unknown := needs(tuple(rule for arm in arms for rule in arm.stops)) - set(FIELDS):
         raise UserError(

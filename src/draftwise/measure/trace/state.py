@@ -136,14 +136,15 @@ class ReplayState:
     def draft(self, name: str, at: int, job: Job) -> Draft:
         """Return the draft of a drafter, or of all of them together, at a position.
 
-        If a model samples, only the accepted part of its draft is known: the text takes the draft's place.
+        If a model that is no head samples, only the accepted part of its draft is known: the text takes the
+        draft's place.
         """
         if name == TOGETHER:
             alone = Job(job.request, job.length, job.stops)
             drafts = [drafter.draft(at, alone) for drafter in self.drafters.values()]
             return merged(drafts, job.length * job.width)
         drafter = self.drafters[name]
-        if not drafter.accept:
+        if drafter.tokens or not drafter.accept:
             return drafter.draft(at, job)
         if any(rule.rule != "never" for rule in job.stops):
             raise UserError(UNKNOWN)
