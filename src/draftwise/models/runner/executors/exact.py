@@ -30,6 +30,7 @@ from ...compiled.trial import compare, finish
 from ...modes import evaluating
 from ...probe import fingerprint
 from ...probe.readings import made_up
+from ...stages import announce
 from ...verdicts import machine
 from ...weights.packed import layout_of
 from ..passes import PassInput, PassOutput
@@ -168,6 +169,7 @@ class Agreement:
             key = f"{self.key} threads {threads} {'x'.join(map(str, shape[:3]))}"
             answer = verdicts.load(KIND, key)
             if not isinstance(answer, bool):
+                announce(f"finding exact passes: {shape.rows} x {shape.width} tokens, {shape.slots} slots")
                 answer = self._agrees(shape)
                 verdicts.keep(KIND, key, answer)
             self.found[shape, threads] = answer
