@@ -122,7 +122,6 @@ def test_bad_input_is_one_line(
         (["--length", "99999999999"], "--length 99999999999: give 1 to 4096"),
         (["--length", "0"], "--length 0: give 1 to 4096"),
         (["--temperature", "nan"], "temperature=nan"),
-        (["--temperature", "1", "--overlap"], "record at --temperature 0"),
         (["--max-new-tokens", "0"], "max_new_tokens=0"),
         (["--out", "{}/bench"], "holds a benchmark: choose another --out"),
         (["--out", "{}/file/x"], "file is no folder; choose another --out"),

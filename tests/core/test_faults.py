@@ -185,6 +185,25 @@ def test_a_policy_that_raises_costs_speed_and_no_text(when: str) -> None:
     assert loop.faults["policy"] >= 3 and not loop.faults["good"] + loop.faults["bad"]
 
 
+def test_what_fails_for_one_request_keeps_no_other_from_being_learned() -> None:
+    chosen = method("static-2", ["good"])
+    learned: list[int] = []
+
+    def choose(context: Any, rng: Any) -> Any:
+        if context.request == 0:
+            raise ZeroDivisionError("division by zero")
+        return chosen.policy.choose(context, rng)
+
+    policy: Any = SimpleNamespace(arms=chosen.policy.arms, reads_hints=False, choose=choose)
+    policy.learn, policy.close = lambda feedback: learned.append(feedback.request), chosen.policy.close
+    loop = Loop(SimTarget(markov(P), V), {"good": good()}, policy, chosen.recorder)
+    for i in range(3):
+        loop.add([i], Sampling(max_new_tokens=20))
+    rounds = loop.step()
+    assert [bool(round.fault) for round in rounds] == [True, False, False]
+    assert sorted(learned) == [1, 2]
+
+
 def test_what_a_recorder_raises_is_told_in_every_round_that_it_was_to_grade() -> None:
     chosen = method("static-2", ["good"])
 

@@ -61,6 +61,7 @@ def trace(
     from draftwise.measure.writing import check_reachable, refuse_benchmark
     from draftwise.models.threads import THREADS
 
+    options.sampling(frozenset())  # a wrong setting is refused before anything is loaded
     check_recordable(options.length)
     refuse_benchmark(out)
     check_reachable(out)
