@@ -55,7 +55,7 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
         raise UserError(f"target {model!r} is not a model: give a name, or a loaded model")
     built: Any = registry.load("targets", "hf")(model, probe=load.probe)
     if target.loaded is None:
-        arrange(model, load.pack)
+        arrange(model, load.pack, exact=load.exact)
     compile_runner(built, load.compile, exact=load.exact)
     return built, model, tokenizer
 

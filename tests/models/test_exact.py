@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import LlamaConfig
 
 from draftwise import Decoder, transformers_generate
 from draftwise.core.drafts import Draft, Job
@@ -18,7 +19,10 @@ from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
+from draftwise.models.compiled import heads
+from draftwise.models.compiled.heads import own_attention
 from draftwise.models.compiled.trial import finish
+from draftwise.models.native import kernels as panels
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.executors import cuda_graphs, exact
 from draftwise.models.runner.executors.compile import compile_runner
@@ -26,12 +30,13 @@ from draftwise.models.runner.executors.device_capture import Capture, call
 from draftwise.models.runner.executors.eager import Eager
 from draftwise.models.runner.executors.exact import Agreement, ExactCompiler, passes_agree
 from draftwise.models.runner.executors.functions import PassShape
-from draftwise.models.weights import packed
-from draftwise.models.weights.packed import arrange
+from draftwise.models.weights import packed, timing
+from draftwise.models.weights.layouts import PANELS
+from draftwise.models.weights.packed import arrange, layout_of
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Stateless, loop_with
 from tests.recording import recorder
-from tests.tiny import VOCAB, model
+from tests.tiny import VOCAB, lively, model
 
 STARTS = exact.STARTS
 Disturb = Callable[[Tensor], Tensor]
@@ -335,3 +340,29 @@ def test_a_model_in_training_mode_writes_what_it_does_in_the_other() -> None:
     made.train()
     assert texts(exact_target(made), "ucb1", 3) == plain
     assert made.training
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_cpu_weights_and_attention_are_of_our_kernels(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a graph agrees as it is; without `exact` they are where they are faster."""
+    if panels.linear_kernel(dtype) is None:
+        pytest.skip("no C++ compiler here")
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    config = LlamaConfig(vocab_size=VOCAB, num_key_value_heads=2, head_dim=16, **sizes)
+    monkeypatch.setattr(timing, "SMALLEST", 0)
+    monkeypatch.setattr(timing, "decided", lambda *given: heads.THEIRS)
+    used = []
+    for exact_ in (False, True):
+        made = lively(config).to(dtype)
+        arrange(made, "auto", exact=exact_)
+        layouts = {layout_of(part) for part in made.modules()} - {""}
+        used.append((layouts, own_attention(made, [(0, 2, 16, 2, 16)], exact=exact_)))
+    assert PANELS not in used[0][0] and not used[0][1]
+    assert used[1] == ({PANELS}, True)

@@ -85,10 +85,11 @@ def blueprint(
     keeps: bool,
     outputs: Sequence[int] = (),
     own_hooks: Collection[int] = (),
+    exact: bool = False,
 ) -> Blueprint:
     """Return the blueprint of a loaded model, whose cache has been used once.
 
-    `own_hooks` are the ids of hooks that take hidden states in eager passes.
+    `own_hooks` are the ids of hooks that take hidden states in eager passes. `exact`: with our attention.
 
     Raises:
         Unfit: another process could not build the same model from its configuration, or a layer keeps more
@@ -111,7 +112,7 @@ def blueprint(
         model=(type(model).__module__, type(model).__qualname__),
         config=json.loads(json.dumps(config, default=str)),
         attention=str(model.config.get_text_config(decoder=True)._attn_implementation),
-        own_attention=own_attention(model, layers),
+        own_attention=own_attention(model, layers, exact=exact),
         dtype=str(model.dtype),
         tensors={name: (list(t.shape), str(t.dtype)) for name, t in named},
         small={name: t.detach().double().flatten().tolist() for name, t in named if t.numel() <= SMALL},

@@ -20,10 +20,11 @@ Layer = tuple[int, int, int, int, int]  # of the cache: index; heads and head si
 
 
 @torch.inference_mode()
-def own_attention(model: Any, layers: Sequence[Layer]) -> bool:
+def own_attention(model: Any, layers: Sequence[Layer], *, exact: bool = False) -> bool:
     """Whether attention over the cache's layers is faster by our kernel on this machine.
 
-    Saved as a choice of layouts is. It is false where the kernel cannot compute what the model asks for.
+    Saved as a choice of layouts is. It is false where the kernel cannot compute what the model asks for, else
+    true with `exact`: the kernel computes the same bits for a token in every pass.
     """
     config = model.config.get_text_config(decoder=True)
     heads = getattr(config, "num_attention_heads", 0)
@@ -35,6 +36,8 @@ def own_attention(model: Any, layers: Sequence[Layer]) -> bool:
         return False
     if native.attention_kernel(model.dtype) is None:
         return False
+    if exact:
+        return True
     isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
     here = machine(torch.__version__, isa, threads)
     key = f"{here} {model.dtype} attention of {heads} heads, {sorted(sizes)}, after others"

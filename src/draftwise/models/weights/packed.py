@@ -165,9 +165,11 @@ class Place(NamedTuple):
     layouts: tuple[str, ...]
 
 
-def arrange(model: nn.Module, pack: bool | str, *, widths: Sequence[int] = timing.WIDTHS) -> None:
+def arrange(
+    model: nn.Module, pack: bool | str, *, widths: Sequence[int] = timing.WIDTHS, exact: bool = False
+) -> None:
     """Fuse and pack a model's layers as requested: True wherever possible, False nowhere, "auto" if faster in
-    passes of these widths.
+    passes of these widths. With `exact`, both of the former are our own layout (`timing.alone`).
 
     Raises:
         UserError: `pack` is none of these.
@@ -176,8 +178,8 @@ def arrange(model: nn.Module, pack: bool | str, *, widths: Sequence[int] = timin
         auto, layers = pack == "auto", _linears(model)
         usage = watch_usage(model, layers) if layers else Usage([], set())
         fuse_layers(model, usage.siblings, timing.faster_fused if auto else timing.always)
-        fastest = partial(timing.fastest, widths=widths)
-        pack_layers(model, fastest if auto else timing.first, keep=usage.kept)
+        fastest = partial(timing.fastest, widths=widths) if auto else timing.first
+        pack_layers(model, timing.alone if exact else fastest, keep=usage.kept)
         model.train(model.training)  # new modules begin in training mode
         LOG.info("%s: weights of %s (pack=%s)", type(model).__name__, _said(model), pack)
 

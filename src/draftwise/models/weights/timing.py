@@ -202,6 +202,11 @@ def first(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[in
     return next((name for name in ("onednn", "columns") if name in names), ROWS)
 
 
+def alone(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[int] = WIDTHS) -> str:
+    """Our own layout, if there is one: its kernel computes the same bits for a token in every pass."""
+    return PANELS if PANELS in names else first(layers, names)
+
+
 def always(groups: Sequence[Sequence[nn.Linear]]) -> bool:
     return True
 

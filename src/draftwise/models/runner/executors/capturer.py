@@ -15,7 +15,7 @@ import torch
 from ....errors import DraftwiseWarning, one_line
 from ...compiled.blueprint import Unfit
 from ...compiled.trial import compare, finish
-from ..passes import PassInput
+from ..passes import Executor, PassInput
 from ..runner import ModelRunner
 from .cuda_graphs import CudaGraphs
 from .device_capture import DeviceCapture
@@ -119,7 +119,7 @@ class Choice:
 
 
 @torch.inference_mode()
-def least_seconds(runner: ModelRunner, executors: Sequence[CudaGraphs]) -> list[float]:
+def least_seconds(runner: ModelRunner, executors: Sequence[Executor]) -> list[float]:
     """The least time of a pass over one token by each executor, of a few in turn."""
     scratches = [runner.scratch(executor) for executor in executors]
     for scratch in scratches:

@@ -33,7 +33,7 @@ from ...probe.readings import made_up
 from ...stages import announce
 from ...verdicts import machine
 from ...weights.packed import layout_of
-from ..passes import PassInput, PassOutput
+from ..passes import Executor, PassInput, PassOutput
 from ..runner import ModelRunner, join_states, joined
 from .capturer import Choice, least_seconds
 from .cuda_graphs import ROWS, WIDTHS, CudaGraphs, cache_layers, slots_class
@@ -322,7 +322,9 @@ class ExactCompiler:
 
 def price_of(runner: ModelRunner, agreement: Agreement, make_capture: Callable[[], Any]) -> float:
     """The time of a pass over one token over that of one that need not agree."""
-    plain = CudaGraphs(runner, capture=make_capture(), kernels=agreement.kernels)
+    plain: Executor = runner.eager
+    if runner.device.type != "cpu":
+        plain = CudaGraphs(runner, capture=make_capture(), kernels=agreement.kernels)
     other, own = least_seconds(runner, [plain, ExactPasses(runner, agreement, capture=make_capture())])
     return own / other
 

@@ -312,4 +312,5 @@ def blueprint_of(runner: ModelRunner) -> Blueprint:
         keeps=runner.keeps,
         outputs=runner.layers,
         own_hooks=[handle.id for handle in own_hooks],
+        exact=runner.is_exact,
     )
