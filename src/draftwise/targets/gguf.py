@@ -170,5 +170,5 @@ def gguf(
     Raises:
         UserError: no such file, or one that llama.cpp cannot run.
     """
-    model = GgufModel(path, gpu_layers=gpu_layers)
+    model = GgufModel(path, gpu_layers=gpu_layers, repack=not exact)
     return GgufTarget(model, context=context, threads=threads, cache=cache, exact=exact)

@@ -12,7 +12,7 @@ from torch import Tensor
 from draftwise.models.gguf.export import quantize
 from draftwise.models.gguf.model import GgufModel
 from draftwise.models.gguf.repacked_child import VOCAB, write
-from draftwise.targets.gguf import GgufTarget
+from draftwise.targets.gguf import GgufTarget, gguf
 from tests.gguf import FOLDER
 
 PROMPT, REST = [(7 * i * i + 3) % VOCAB for i in range(290)], [5, 9, 11, 2, 40, 33, 8, 21]
@@ -27,7 +27,7 @@ def model(type: str) -> GgufModel:
         quantize(path.with_suffix(".f32"), path, "q4_k", tell=lambda *_: None)
     else:
         write(path, type)
-    return GgufModel(str(path))
+    return gguf(str(path)).model
 
 
 def logits(type: str, cache: str, *, threads: int, piece: int, width: int, beside: bool) -> Tensor:
@@ -55,7 +55,7 @@ def logits(type: str, cache: str, *, threads: int, piece: int, width: int, besid
     return torch.cat(found)
 
 
-CASES = [(type, "auto") for type in ("F32", "F16", "Q8_0", "Q5_0", "Q4_1", "Q4_K")]
+CASES = [(type, "auto") for type in ("F32", "F16", "Q8_0", "Q5_0", "Q4_0", "Q4_1", "Q4_K")]
 
 
 @pytest.mark.parametrize(("type", "cache"), [*CASES, ("F32", "f16"), ("Q4_1", "f16")])

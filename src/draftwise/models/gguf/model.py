@@ -236,7 +236,9 @@ class GgufModel:
 
     `vocab_size` is the number of token ids, `trained` the longest text that the model was trained for.
     `stateful` models keep one state for each text, which does not go back to every earlier token. Layers lie
-    on the GPU if llama.cpp was built for one (`on_gpu`): the first `gpu_layers` of them, -1 for all.
+    on the GPU if llama.cpp was built for one (`on_gpu`): the first `gpu_layers` of them, -1 for all. Weights
+    that llama.cpp would `repack` for this processor are multiplied by one function for a single row and by
+    another for several.
 
     Raises:
         UserError: no such file, one that llama.cpp cannot read, or no causal language model.
@@ -244,9 +246,10 @@ class GgufModel:
 
     generation_config = None
 
-    def __init__(self, path: str, *, gpu_layers: int = -1) -> None:
+    def __init__(self, path: str, *, gpu_layers: int = -1, repack: bool = True) -> None:
         start, self.name_or_path = perf_counter(), path
-        self.handle = load(path, n_gpu_layers=gpu_layers)
+        settings = {} if repack else {"use_extra_bufts": False}
+        self.handle = load(path, n_gpu_layers=gpu_layers, **settings)
         self.api = api = library()
         self.on_gpu = bool(api.llama_supports_gpu_offload() and gpu_layers)
         weakref.finalize(self, api.llama_model_free, self.handle)
