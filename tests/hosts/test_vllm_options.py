@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ import draftwise
 from draftwise.core.outcomes import Feedback
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.hosts import vllm
+from draftwise.hosts.vllm import report
 from draftwise.hosts.vllm.options import Options
 from draftwise.hosts.vllm.runner import Step
 from draftwise.models.load import resolve
@@ -222,6 +224,37 @@ def test_ranks_report_apart_and_learn_together(tmp_path: Path) -> None:
     assert [sum(rank.follower.policy.shared.pulls) for rank in ranks] == [sum(apart)] * 2
     for rank in ranks:
         rank._reporter.end()
+
+
+def test_the_end_of_the_last_text_is_saved_soon_and_other_saves_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a later step if a save is under way; while texts are open, only twice a minute."""
+    told = draftwise.vllm_config(drafters=["ngram", "suffix"], policy="ucb1", state=tmp_path / "state.json")
+    reporter = build(told)._reporter
+    texts: list[int] = [1]
+    monkeypatch.setattr(reporter, "follower", SimpleNamespace(open=texts, totals=dict))
+    begun: list[bool] = []
+    answers = iter([False, True, True])  # the first time a save is under way
+
+    def start() -> bool:
+        begun.append(next(answers))
+        return begun[-1]
+
+    monkeypatch.setattr(reporter.saver, "start", start)
+    reporter._saved = monotonic() - 2 * report.REPORT_SECONDS
+    reporter.tick()
+    assert not begun, "a text is open"
+    texts.clear()
+    reporter.tick()
+    reporter.tick()
+    assert begun == [False, True]
+    reporter._saved = monotonic() - 2 * report.REPORT_SECONDS
+    reporter.tick()
+    assert begun == [False, True], "nothing has ended since"
+    reporter._saved = monotonic() - 2 * report.SAVE_SECONDS
+    reporter.tick()
+    assert begun == [False, True, True]
 
 
 def test_what_was_learnt_is_saved_and_found_again(tmp_path: Path) -> None:
