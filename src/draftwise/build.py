@@ -44,6 +44,8 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
         if load.exact and (target.options.get("exact", "true") == "false" or not _is_on_cpu(target)):
             raise UserError(f"exact=True and {target.text}: give device=cpu, and no exact=false")
         opened = registry.build("targets", _with_device(target), target.path)
+        if load.exact and opened.model.stateful:
+            raise UserError(f"exact=True and {target.text}: it keeps a state; leave exact out")
         return opened, opened.model, tokenizer or opened.model.tokenizer
     model = target.loaded
     if model is None:

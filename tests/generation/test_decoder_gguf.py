@@ -13,7 +13,7 @@ from draftwise.errors import UserError
 from draftwise.models.fingerprints import drafter_fingerprint, model_fingerprint
 from draftwise.specs import parse_drafter, parse_target
 from draftwise.state.file import StateWarning
-from tests.gguf import FLOAT32, Plain, bundled, tiny, watch_feeds
+from tests.gguf import FLOAT32, Plain, bundled, stateful, tiny, watch_feeds
 
 PROMPT = "Translate German to English: Ein Hund läuft am Strand."
 TARGET, SMALL = bundled("zoo:target"), bundled("zoo:general")
@@ -54,11 +54,10 @@ def test_exact_refuses_what_would_not_be(tokenizer: Any) -> None:
     for target in (f"gguf:{TARGET}?exact=false", f"gguf:{TARGET}?gpu_layers=2"):
         with pytest.raises(UserError, match="give device=cpu, and no exact=false"):
             made(tokenizer, target, exact=True)
-    assert (
-        made(tokenizer, exact=True, device="cpu", drafters="none")
-        .generate(PROMPT, max_new_tokens=2)
-        .token_ids
-    )
+    with pytest.raises(UserError, match="it keeps a state; leave exact out"):
+        made(tokenizer, stateful("mamba"), exact=True, drafters="none")
+    decoder = made(tokenizer, exact=True, device="cpu", drafters="none")
+    assert decoder.generate(PROMPT, max_new_tokens=2).token_ids
 
 
 def test_streams_and_samples(tokenizer: Any, own: list[int]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaConfig
+from transformers import LlamaConfig, MambaConfig
 
 from draftwise import Decoder, transformers_generate
 from draftwise.core.drafts import Draft, Job
@@ -366,3 +366,52 @@ def test_on_a_cpu_weights_and_attention_are_of_our_kernels(
         used.append((layouts, own_attention(made, [(0, 2, 16, 2, 16)], exact=exact_)))
     assert PANELS not in used[0][0] and not used[0][1]
     assert used[1] == ({PANELS}, True)
+
+
+def test_a_lack_of_memory_is_no_lasting_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> Any:
+        raise torch.OutOfMemoryError("none left")
+
+    runner, shape = HFTarget(disturbed("llama", narrow), probe=False).runner, PassShape(2, 16, 128)
+    with monkeypatch.context() as patch:
+        agreement = Agreement(runner)
+        patch.setattr(agreement, "_agrees", fail)
+        assert not agreement.holds(shape)
+    assert Agreement(runner).holds(shape)
+
+
+class Positions:
+    """In place of a runner: logits are positions, other ones in passes of one token from some length on."""
+
+    together, executor, max_length = True, None, 1 << 30
+
+    def __init__(self, length: int) -> None:
+        self.length, self.done = length, 0
+        self.config = model("llama").config
+        self.model = SimpleNamespace(config=self.config)
+
+    def scratch(self, executor: None) -> Positions:
+        return Positions(self.length)
+
+    def open(self, request: int) -> None: ...
+
+    def forward(self, given: PassInput) -> Any:
+        text = given.tokens[-1]
+        at = torch.arange(self.done, self.done + len(text))
+        self.done += len(text)
+        numbers = at + ((at >= self.length) & (len(text) == 1))
+        return SimpleNamespace(logits=numbers.expand(len(given.tokens), -1)[..., None])
+
+
+@pytest.mark.parametrize("length", [512, 1 << 30])
+def test_passes_that_differ_after_a_long_text_do_not_agree(length: int) -> None:
+    """Kernels may split attention over many keys in another way."""
+    runner: Any = Positions(length)
+    assert passes_agree(runner) == (length > 1000)
+
+
+def test_a_model_with_states_is_refused() -> None:
+    config = MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, state_size=4)
+    target = HFTarget(lively(config))
+    with pytest.raises(UserError, match="exact=True: it keeps a state that cannot rewind; leave exact out"):
+        compile_runner(target, "off", exact=True)

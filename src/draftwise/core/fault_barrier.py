@@ -84,16 +84,13 @@ class FaultBarrier:
 
     def catch_up(self) -> str:
         """Pass on what earlier rounds have shown and the policy has not learned."""
-        said = ""
+        faults = list[str]()
         while self.lessons:
             try:
-                feedback = self.lessons.pop(0)()
+                faults.append(self._learn(self.lessons.pop(0)()))
             except Exception as error:
-                said = said or self._blame(error)
-            else:
-                fault = self._learn(feedback)
-                said = said or fault
-        return said
+                faults.append(self._blame(error))
+        return next(filter(None, faults), "")
 
     def _learn(self, feedback: Iterable[Feedback]) -> str:
         """Pass feedback to the policy; an error in one piece does not stop the next."""

@@ -102,11 +102,11 @@ class Choice:
                 for which in (None, kernels)
             ],
         )
-        said = f"{compiled / own:.2f} times the time of PyTorch's, compiled in {kernels.seconds:.0f} s"
+        gain = f"{compiled / own:.2f} times the time of PyTorch's, compiled in {kernels.seconds:.0f} s"
         if compiled > own:
-            self.state = f" of PyTorch's kernels (TorchInductor's take {said})"
+            self.state = f" of PyTorch's kernels (TorchInductor's take {gain})"
             return None
-        self.state = f" of TorchInductor's kernels ({said})"
+        self.state = f" of TorchInductor's kernels ({gain})"
         return kernels
 
     def _try(self, kernels: Kernels | None) -> None:
