@@ -195,10 +195,12 @@ def assemble(
     target: Target,
     tokenizer: Any,
     target_name: str,
+    *,
+    exact: bool = False,
 ) -> Assembled:
     """Return the drafters and their policy, checked against each other and the target's tokenizer.
 
-    Used by `Decoder` and by the hosts.
+    With `exact` passes a policy that drafts trees is refused.
 
     Raises:
         UserError: an unknown name or option, or parts that do not fit together.
@@ -209,7 +211,7 @@ def assemble(
     specs = {spec.text: spec for spec in drafters}
     specs |= {cascade: parse_drafter(cascade) for cascade in team if cascade not in specs}
     LOG.info("policy %s over drafters %s", policy.text, ", ".join(team) or "none")
-    return Assembled(team, decide(policy, team, tokenizer, specs), policy, specs)
+    return Assembled(team, decide(policy, team, tokenizer, specs, exact=exact), policy, specs)
 
 
 def composed(team: dict[str, Drafter], policy: PolicySpec) -> dict[str, Drafter]:
@@ -224,13 +226,30 @@ def composed(team: dict[str, Drafter], policy: PolicySpec) -> dict[str, Drafter]
 
 
 def decide(
-    policy: PolicySpec, team: Mapping[str, Drafter], tokenizer: Any, specs: Mapping[str, DrafterSpec]
+    policy: PolicySpec,
+    team: Mapping[str, Drafter],
+    tokenizer: Any,
+    specs: Mapping[str, DrafterSpec],
+    *,
+    exact: bool = False,
 ) -> Method:
     """Return the policy for existing drafters, with the same checks."""
     chosen = method(policy, list(team))
+    if exact:
+        _refuse_trees(policy.text, chosen, team)
     check_policy(chosen, tokenizer, specs)
     warn_of_stops(policy.text, chosen, team)
     return chosen
+
+
+def _refuse_trees(name: str, chosen: Method, team: Mapping[str, Drafter]) -> None:
+    for arm in chosen.policy.arms:
+        asked = team if arm.drafter == TOGETHER else {arm.drafter: team.get(arm.drafter)}
+        if arm.length and max(arm.width, *(getattr(one, "branches", 1) for one in asked.values())) > 1:
+            raise UserError(
+                f"exact=True and the policy {name}: its arm {arm.name} drafts trees, which exact passes do "
+                "not read; name another policy or drafter, or leave exact out"
+            )
 
 
 def warn_of_stops(name: str, chosen: Method, team: Mapping[str, Drafter]) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from draftwise import Decoder, UserError
+from draftwise import Decoder, UserError, transformers_generate
 from draftwise.generation.text import decode
+from draftwise.testing.distributions import markov
+from draftwise.testing.drafter import SimDrafter
 from tests.core.turns import watch_passes
 
 PROMPT = "Translate German to English: Ein Hund läuft am Strand."
@@ -250,6 +253,30 @@ def test_what_does_not_exist_is_named(
     with pytest.raises(UserError) as error:
         Decoder.from_pretrained(**{"target": plain_model, "tokenizer": tokenizer} | options)
     assert said in str(error.value) and "\n" not in str(error.value)
+
+
+class Branching(SimDrafter):
+    branches = 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "arm"), [("draft-all", "all:5x2"), ("static-3?drafter=Branching", "Branching:3")]
+)
+def test_trees_are_refused_where_passes_are_exact(
+    plain_model: Any, tokenizer: Any, policy: str, arm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At assembly, in one line: else the first tree would end its text."""
+    monkeypatch.setattr("draftwise.build.compile_runner", lambda *model, **options: None)
+    drafters = ["ngram", Branching(markov(np.eye(4)))]
+    with pytest.raises(UserError, match=f"exact=True and the policy .* arm {arm} drafts trees") as error:
+        Decoder.from_pretrained(
+            plain_model, tokenizer=tokenizer, drafters=drafters, policy=policy, exact=True
+        )
+    assert "\n" not in str(error.value)
+    ids = torch.tensor([[5, 6, 7]])
+    hosted = transformers_generate(drafters=drafters, policy=policy, tokenizer=tokenizer, exact=True)
+    with pytest.raises(UserError, match=arm):
+        plain_model.generate(ids, max_new_tokens=2, custom_generate=hosted)
 
 
 def test_a_drafter_of_another_vocabulary_changes_no_word(decoder: Decoder, tmp_path: Path) -> None:

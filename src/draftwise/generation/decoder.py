@@ -161,7 +161,7 @@ class Decoder:
         THREADS.adapt()
         with start():
             built, model, tokenizer = build_target(target, tokenizer)
-            made = assemble(drafters, policy, built, tokenizer, target.text)
+            made = assemble(drafters, policy, built, tokenizer, target.text, exact=target.load.exact)
         keep_prefixes([built, *made.team.values()], prefix_cache)
         names: dict[str, Any] = {"name": made.policy.text, "target": target, "drafters": made.drafters}
         file = open_state(state, made.method.policy, **names, load=target.load)

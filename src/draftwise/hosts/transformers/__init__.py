@@ -236,7 +236,7 @@ class Host:
         load = LoadOptions(device=target.device, compile=self.compile)
         drafters = [replace(spec, load=load) for spec in self.drafters]
         with start():
-            made = assemble(drafters, self.policy, target, tokenizer, model_name(model))
+            made = assemble(drafters, self.policy, target, tokenizer, model_name(model), exact=self.exact)
         if isinstance(target, HostTarget) or self.exact:
             compile_runner(target, self.compile, exact=self.exact)
         policy, recorder = made.method.policy, made.method.recorder
