@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import one_line
@@ -27,32 +27,19 @@ class Constraint:
 
     def mask(self, path: Sequence[int], row: Any) -> Any:
         """Return the logits of the token after `path`, with -inf where it is not allowed."""
-        for masker in list(self.maskers):
-            try:
-                row = masker.mask(self.text, self.start, (*self.ahead, *path), row)
-            except Exception as error:
-                self._drop(masker, error)
-        return row
+        rows = [row]
+        for masked in self._ask(lambda masker, *place: masker.mask(*place, rows[-1]), path):
+            rows.append(masked)
+        return rows[-1]
 
     def only(self, path: Sequence[int]) -> int:
         """Return the one token that is allowed after `path`; -1 if there are several."""
-        for masker in list(self.maskers):
-            try:
-                if (token := int(masker.only(self.text, self.start, (*self.ahead, *path)))) >= 0:
-                    return token
-            except Exception as error:
-                self._drop(masker, error)
-        return -1
+        tokens = self._ask(lambda masker, *place: int(masker.only(*place)), path)
+        return next((token for token in tokens if token >= 0), -1)
 
     def allows(self, path: Sequence[int], token: int) -> bool:
         """Return whether a token is allowed after `path`."""
-        for masker in list(self.maskers):
-            try:
-                if not masker.allows(self.text, self.start, (*self.ahead, *path), token):
-                    return False
-            except Exception as error:
-                self._drop(masker, error)
-        return True
+        return all(self._ask(lambda masker, *place: bool(masker.allows(*place, token)), path))
 
     def forced(self, path: Sequence[int], most: int) -> list[int]:
         """Return the next tokens after `path`, as long as one alone is allowed."""
@@ -61,9 +48,16 @@ class Constraint:
             found.append(token)
         return found
 
-    def _drop(self, masker: TokenMask, error: Exception) -> None:
-        self.maskers.remove(masker)
-        self.warning = self.warning or f"{type(masker).__name__}: {one_line(error)}"
+    def _ask(self, question: Callable[..., Any], path: Sequence[int]) -> Iterator[Any]:
+        """The answers of the processors about the place after `path`."""
+        for masker in list(self.maskers):
+            try:
+                answer = question(masker, self.text, self.start, (*self.ahead, *path))
+            except Exception as error:
+                self.maskers.remove(masker)
+                self.warning = self.warning or f"{type(masker).__name__}: {one_line(error)}"
+            else:
+                yield answer
 
 
 def constraint_of(request: Request, length: int | None = None) -> Constraint | None:

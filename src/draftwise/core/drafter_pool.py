@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from math import inf
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from ..errors import one_line
 from .arms import NEVER, Arm
@@ -22,6 +22,7 @@ from .roles import Drafter, GradeJob, Grader, Guesser, Waiter
 
 EMPTY = Draft()
 NOBODY: frozenset[str] = frozenset()
+Answer = TypeVar("Answer")
 PASSES = 20  # limit of a draft in mean target passes, plus one for each token that the drafter reads first
 
 
@@ -30,6 +31,10 @@ class Member(Protocol):
     """A drafter that uses the other drafters, and receives them when the pool is created."""
 
     def join(self, pool: DrafterPool) -> None: ...
+
+
+class Breach(Exception):
+    """A drafter violated its contract, as the message says."""
 
 
 class DrafterPool:
@@ -148,7 +153,10 @@ class DrafterPool:
         """Pass the newly committed tokens to all drafters."""
         for name in self.drafters:
             if name not in request.disabled:
-                self._tell(name, request, len(request.tokens))
+                try:
+                    self._tell(name, request, len(request.tokens))
+                except Exception as error:
+                    self.fault(name, request, error)
 
     # -- grading, for recorders ----------------------------------------------------------------------
 
@@ -160,40 +168,32 @@ class DrafterPool:
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
         """Return the drafter's grades, one per token and job; None if it failed, which disables it for these
         requests."""
-        grader = self.graders.get(name)
-        patience, start = self._patience(name, [job.request for job in jobs]), self._clock()
-        try:
-            made = grader.grade(jobs) if grader else []
-            said = wrong_grades(made, jobs)
-        except Exception as error:
-            made, said = [], one_line(error)
-        seconds = self._clock() - start
-        self.graded_seconds += seconds
-        if seconds > patience:
-            said = said or f"took {seconds:.1f} s for one pass of grading"
-        if said:
-            for job in jobs:
-                self.fault(name, job.request, said)
-            return None
-        return made
+        requests = [job.request for job in jobs]
+        patience, start = self._patience(name, requests), self._clock()
+
+        def grades() -> list[list[Grade]]:
+            made = self.graders[name].grade(jobs)
+            if said := wrong_grades(made, jobs):
+                raise Breach(said)
+            if (seconds := self._clock() - start) > patience:
+                raise Breach(f"took {seconds:.1f} s for one pass of grading")
+            return made
+
+        return self._answer(name, requests, grades)
 
     def width(self, name: str) -> int:
         """Return the number of branches of a drafter's own trees: 1 for chains."""
-        return self._read_attribute(name, "branches", 1)
+        return self._property(name, "branches", int, 1)
 
     def drafts_trees(self, name: str) -> bool:
         """Return whether a drafter drafts a chain or, for a wider arm, a tree."""
-        try:
-            drafter: Any = self.drafters.get(name)
-            return bool(drafter.drafts_trees())
-        except Exception:  # it has no such method, or another's failed
-            return False
+        return self._property(name, "drafts_trees", lambda method: bool(method()), False)
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """Return the tokens of `redraft`; for a tree, those of its first branch."""
         guesser = self.guessers.get(name)
         if guesser and arm.stop is NEVER and arm.width == 1 and not request.sampling.processors:
-            return self._guess(name, guesser, request, at, arm.length)
+            return self._answer(name, [request], lambda: self._guess(name, guesser, request, at, arm.length))
         draft = self.redraft(name, request, at, arm)
         if draft is None:
             return None
@@ -206,72 +206,57 @@ class DrafterPool:
         None if the drafter failed, or if it samples: one sample does not predict another, so such a drafter
         can only be evaluated with `grade`.
         """
-        start = perf_counter()
-        try:
-            return self._redraft(name, request, at, arm)
-        finally:
-            self.graded_seconds += perf_counter() - start
+        draft = self._answer(name, [request], lambda: self._redraft(name, request, at, arm))
+        return None if draft is None or draft.dist is not None else draft
 
-    def _guess(
-        self, name: str, guesser: Guesser, request: Request, at: int, length: int
-    ) -> tuple[int, ...] | None:
-        start = perf_counter()
-        if not self._tell(name, request, at):
-            return None
+    def _answer(self, name: str, requests: Sequence[Request], call: Callable[[], Answer]) -> Answer | None:
+        """What a drafter answers to a recorder; None, and a fault in these requests, if it raises."""
+        start = self._clock()
         try:
-            made = tuple(guesser.guess(request, length))
-            fault = wrong_tokens(made, length, self.vocab_size) if made else ""
+            return call()
         except Exception as error:
-            made, fault = (), one_line(error)
-        self.graded_seconds += perf_counter() - start
-        if fault:
-            self.fault(name, request, fault)
+            for request in requests:
+                self.fault(name, request, error)
             return None
-        return made
+        finally:
+            self.graded_seconds += self._clock() - start
 
-    def _redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
-        if not self._tell(name, request, at):
-            return None
+    def _guess(self, name: str, guesser: Guesser, request: Request, at: int, length: int) -> tuple[int, ...]:
+        self._tell(name, request, at)
+        tokens = tuple(guesser.guess(request, length))
+        if tokens and (said := wrong_tokens(tokens, length, self.vocab_size)):
+            raise Breach(said)
+        return tokens
+
+    def _redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft:
+        self._tell(name, request, at)
         view = request if at == len(request.tokens) else replace(request, tokens=request.tokens[:at])
         job = Job(view, arm.length, arm.stops, arm.width, constraint=constraint_of(view))
-        try:
-            (made,) = drafted(self.drafters[name], [job], partial(self._wrong, name))
-            fault = self._wrong(name, job, made)
-            made = made if fault else of_integers(made)
-        except Exception as error:
-            fault = one_line(error)
-        if fault:
-            self.fault(name, request, fault)
-            return None
-        return made if made.dist is None else None
+        (draft,) = drafted(self.drafters[name], [job], partial(self._wrong, name))
+        if said := self._wrong(name, job, draft):
+            raise Breach(said)
+        return of_integers(draft)
 
-    def _tell(self, name: str, request: Request, upto: int) -> bool:
-        """Show a drafter the text up to `upto` tokens; False if it failed."""
+    def _tell(self, name: str, request: Request, upto: int) -> None:
+        """Show a drafter the text up to `upto` tokens, once."""
         told = self._observed.setdefault(request.id, {})
         start = told.get(name, 0)
         if start < upto:
             told[name] = upto
-            try:
-                self.drafters[name].observe(request, request.tokens[start:upto])
-            except Exception as error:
-                self.fault(name, request, error)
-                return False
-        return True
+            self.drafters[name].observe(request, request.tokens[start:upto])
 
     # -- time limits ---------------------------------------------------------------------------------
 
     def pass_kind(self, name: str) -> str:
         """Return how this drafter's passes are run at present, as a word; "" if it does not tell."""
-        try:
-            return str(getattr(self.drafters.get(name), "pass_kind", ""))
-        except Exception:  # another's property
-            return ""
+        return self._property(name, "pass_kind", str, "")
 
-    def _read_attribute(self, name: str, attribute: str, usual: int) -> int:
-        """Return a number that a drafter may tell of itself; the usual one if it does not, or cannot."""
+    def _property(self, name: str, attribute: str, read: Callable[[Any], Answer], usual: Answer) -> Answer:
+        """Return what a drafter may tell of itself; the usual if it does not, or its property raises."""
         try:
-            return int(getattr(self.drafters.get(name), attribute, usual))
-        except Exception:  # another's property, or its type
+            value = getattr(self.drafters.get(name), attribute, None)
+            return usual if value is None else read(value)
+        except Exception:
             return usual
 
     def _clock(self) -> float:
@@ -314,7 +299,7 @@ class DrafterPool:
 
     def fault(self, name: str, request: Request, what: str | Exception) -> None:
         """Disable a drafter for a request, and after repeated faults for all."""
-        said = what if isinstance(what, str) else one_line(what)
+        said = one_line(what) if isinstance(what, Exception) and not isinstance(what, Breach) else str(what)
         request.disabled.add(name)
         self._warnings.setdefault(request.id, f"{name}: {said}")
         self.faults[name] += 1
