@@ -82,9 +82,8 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
+@app.callback()
 def start(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -93,8 +92,6 @@ def start(
 ) -> None:
     """Adaptive speculative decoding: the model's own text, faster."""
     set_level(quiet=quiet, verbose=verbose)
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -130,17 +130,9 @@ def trust(results: dict[str, Any]) -> None:
 
 def _cells(row: dict[str, Any], several: bool) -> list[str]:
     same = "" if row["identical"] is None else f"{row['identical']}/{row['prompts']}"
-    return [
-        row["method"],
-        *([str(row["batch"])] if several else []),
-        str(row["prompts"]),
-        f"{row['tokens_per_s']:.1f}",
-        f"{row['speedup']:.2f}",
-        show.interval(row),
-        f"{row['mean_of_ratios']:.2f}",
-        f"{row['mean_accepted']:.2f}",
-        same,
-    ]
+    method, *speeds, accepted = show.speeds(row)
+    batch = [str(row["batch"])] if several else []
+    return [method, *batch, *speeds, f"{row['mean_of_ratios']:.2f}", accepted, same]
 
 
 def tune(
@@ -210,12 +202,8 @@ def _as_dict(winners: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]
 
 def _print(winners: dict[str, Any], results: dict[str, Any]) -> None:
     chosen = {row["method"] for row in winners.values()}
-    rows = []
-    for row in (row for row in results["results"] if row["category"] == "all"):
-        mark = "best" if row["method"] in chosen else ""
-        numbers = (f"{row['tokens_per_s']:.1f}", f"{row['speedup']:.2f}", show.interval(row))
-        rows.append([row["method"], str(row["prompts"]), *numbers, f"{row['mean_accepted']:.2f}", mark])
-    table(("method", "prompts", "tokens/s", "speedup", "95 %", "accepted", ""), rows)
+    rows = [row for row in results["results"] if row["category"] == "all"]
+    table((*show.SPEEDS, ""), [[*show.speeds(r), "best" if r["method"] in chosen else ""] for r in rows])
     trust(results)
     for name, row in winners.items():
         print(f"best {name}: {row['method']}")

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, get_type_hints
 
-from typer import Option, Typer
+from typer import Option, Typer, echo
 from typer.core import TyperCommand, TyperGroup
 
 from . import streams
@@ -40,7 +40,17 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """Several verbs: each with the first sentence of its help, by section."""
+    """Several verbs: each with the first sentence of its help, by section; alone it prints its help."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options | {"invoke_without_command": True})
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb."""
+        result = super().invoke(ctx)
+        if ctx.invoked_subcommand is None:
+            echo(ctx.get_help())
+        return result
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write options and verbs."""

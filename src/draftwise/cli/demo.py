@@ -127,7 +127,7 @@ class DemoModels(ModelOptions):
 
 def demo(
     models: DemoModels,
-    prompts: Annotated[int, typer.Option(help="Number of questions from Spec-Bench.")] = 13,
+    prompts: Annotated[int, typer.Option(help="Number of questions from Spec-Bench.", min=1)] = 13,
     max_new_tokens: Annotated[int, typer.Option(help="Longest text in tokens.")] = 96,
     as_json: AsJson = False,
 ) -> None:
@@ -140,8 +140,6 @@ def demo(
     draftwise demo
     draftwise demo --prompts 5 --drafters ngram --policy static-4
     """
-    if prompts < 1:
-        raise UserError(f"--prompts {prompts}: give 1 or more")
     from draftwise.core.sampling import Sampling
     from draftwise.data import spec_bench
 

@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     from draftwise.generation.decoder import Decoder
     from draftwise.policies.auto.drafts import Reason
 
-MOST_SAMPLES = 1024
-
 
 def generate(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads standard input.")],
     models: ModelOptions,
     sampling: SamplingOptions,
     samples: Annotated[
-        int, typer.Option("--samples", "-n", help="Number of texts, decoded as one batch.")
+        int,
+        typer.Option("--samples", "-n", help="Number of texts, decoded as one batch.", min=1, max=1024),
     ] = 1,
     raw: Raw = False,
     explain: Annotated[
@@ -51,10 +50,6 @@ def generate(
     cat question.txt | draftwise generate - --json
     """
     text = read_prompt(prompt)
-    if not 1 <= samples <= MOST_SAMPLES:
-        raise UserError(
-            f"--samples {samples}: give 1 to {MOST_SAMPLES}; for more, run again with another --seed"
-        )
     sampling.check()
     if explain and models.specs[2].name != "auto":
         raise UserError("--explain: only the policy auto gives reasons; leave out --policy or --explain")

@@ -27,13 +27,6 @@ TrustAny = Annotated[
 app = typer.Typer(cls=Group, help="Build a datastore for the drafter retrieval:PATH.")
 
 
-@app.callback(invoke_without_command=True)
-def datastore(context: typer.Context) -> None:
-    """Build a datastore for the drafter retrieval:PATH."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
 def build(
     corpus: Annotated[
         list[Path],

@@ -92,6 +92,21 @@ def interval(row: Mapping[str, Any]) -> str:
     return f"{low:.2f} to {high:.2f}"
 
 
+SPEEDS = ("method", "prompts", "tokens/s", "speedup", "95 %", "accepted")
+
+
+def speeds(row: Mapping[str, Any]) -> list[str]:
+    """The cells of `SPEEDS` for one method."""
+    return [
+        row["method"],
+        str(row["prompts"]),
+        f"{row['tokens_per_s']:.1f}",
+        f"{row['speedup']:.2f}",
+        interval(row),
+        f"{row['mean_accepted']:.2f}",
+    ]
+
+
 def trust(results: Mapping[str, Any], when: str = "") -> None:
     """Print why the machine was not quiet, or why this is not known."""
     why = "; ".join(results["busy"])

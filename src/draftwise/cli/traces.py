@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -154,25 +155,16 @@ def replay(
     if as_json:
         show.dump(results)
         return
-    table(REPLAY_COLUMNS, [_replay_cells(row) for row in results["results"] if row["category"] == "all"])
+    table((*show.SPEEDS, "of the optimum"), _replayed(results["results"]))
     show.trust(results, WHEN)
     print("written:", out / "results.json")
 
 
-REPLAY_COLUMNS = ("method", "prompts", "tokens/s", "speedup", "95 %", "accepted", "of the optimum")
-
-
-def _replay_cells(row: dict[str, Any]) -> list[str]:
-    optimum = row.get("fraction_of_optimum")
-    return [
-        row["method"],
-        str(row["prompts"]),
-        f"{row['tokens_per_s']:.1f}",
-        f"{row['speedup']:.2f}",
-        show.interval(row),
-        f"{row['mean_accepted']:.2f}",
-        "" if optimum is None else f"{100 * optimum:.1f} %",
-    ]
+def _replayed(results: Iterable[dict[str, Any]]) -> list[list[str]]:
+    rows = [row for row in results if row["category"] == "all"]
+    optima = [row.get("fraction_of_optimum") for row in rows]
+    shares = ["" if optimum is None else f"{100 * optimum:.1f} %" for optimum in optima]
+    return [[*show.speeds(row), share] for row, share in zip(rows, shares, strict=True)]
 
 
 def costs_of(trace: Trace, name: str) -> Costs:

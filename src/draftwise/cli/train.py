@@ -30,13 +30,6 @@ from .show import table
 app = typer.Typer(cls=Group, help="Train drafters, heads, classifiers and routers on the target's own text.")
 
 
-@app.callback(invoke_without_command=True)
-def train(context: typer.Context) -> None:
-    """Train drafters, heads, classifiers and routers on the target's own text."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-
-
 OUT = Annotated[Path, typer.Option(help="The folder to write; an interrupted training there is resumed.")]
 CONFIG = Annotated[
     Path | None, typer.Option(help="A YAML file of options; options on the command line override it.")
