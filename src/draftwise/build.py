@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from . import registry
 from .core.roles import Drafter, Grader, Matcher, Target
+from .drafters.lookup.datastore import tokenizer_fingerprint
 from .drafters.together import TogetherDrafter
 from .errors import DraftwiseWarning, UserError
 from .models.fingerprints import drafter_fingerprint
@@ -29,11 +30,7 @@ LOG = getLogger(__name__)
 
 
 def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any, Any]:
-    """Return the target role, the underlying model and the tokenizer.
-
-    Raises:
-        UserError: something that does not exist, or is not what it was given as.
-    """
+    """Return the target role, the underlying model and the tokenizer."""
     load = target.load
     checked(load.pack)
     check_mode(load.compile)
@@ -63,11 +60,7 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
 
 
 def known_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
-    """Return a tokenizer as it is, or loaded by a model's name; None stays None.
-
-    Raises:
-        UserError: there is none under this name, or it is no tokenizer.
-    """
+    """Return a tokenizer as it is, or loaded by a model's name; None stays None."""
     if isinstance(tokenizer, str):
         return load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
     if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
@@ -76,11 +69,7 @@ def known_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
 
 
 def _with_device(file: ModelSpec) -> ModelSpec:
-    """Return a GGUF file with the options that `device` stands for.
-
-    Raises:
-        UserError: a setting that such a file does not take.
-    """
+    """Return a GGUF file with the options that `device` stands for."""
     load = file.load
     if load.dtype != "auto" or load.device_map is not None:
         wrong = f"dtype={load.dtype}" if load.dtype != "auto" else "device_map"
@@ -95,11 +84,7 @@ def _is_on_cpu(file: ModelSpec) -> bool:
 
 
 def check_drafters(drafters: Sequence[DrafterSpec]) -> None:
-    """Check that the files of all drafters exist, before anything is loaded.
-
-    Raises:
-        UserError: a model or file does not exist; suggests the name that was meant, if one is near.
-    """
+    """Check that the files of all drafters exist, before anything is loaded."""
     for spec in drafters:
         if spec.loaded is not None or not spec.is_model:
             continue
@@ -172,8 +157,6 @@ def _build_registered(spec: DrafterSpec, target: Target, tokenizer: Any) -> Draf
     if hasattr(built, "module"):
         arrange(built.module, spec.load.pack, widths=getattr(built, "widths", WIDTHS))
     if hasattr(built, "check"):
-        from .drafters.lookup.datastore import tokenizer_fingerprint
-
         vocabulary = _needed(tokenizer, spec.text).get_vocab()
         built.check(target.vocab_size, tokenizer_fingerprint(vocabulary))
     drafter: Drafter = built
@@ -201,9 +184,6 @@ def assemble(
     """Return the drafters and their policy, checked against each other and the target's tokenizer.
 
     With `exact` passes a policy that drafts trees is refused.
-
-    Raises:
-        UserError: an unknown name or option, or parts that do not fit together.
     """
     team = build_drafters(drafters, target, tokenizer, target_name)
     policy = policy or parse_policy(default(team))
@@ -280,9 +260,6 @@ def check_policy(method: Method, tokenizer: Any, specs: Mapping[str, DrafterSpec
     """Check that a trained policy was trained for this tokenizer and these drafters.
 
     A classifier for another drafter may still help: it is used, with a warning.
-
-    Raises:
-        UserError: it was trained for another tokenizer.
     """
     for arm in method.policy.arms:
         made_for = getattr(getattr(arm.stop, "scorer", None), "drafter", "")
@@ -298,8 +275,6 @@ def check_policy(method: Method, tokenizer: Any, specs: Mapping[str, DrafterSpec
             break
     check = getattr(method.policy, "check", None)
     if check is not None and tokenizer is not None:
-        from .drafters.lookup.datastore import tokenizer_fingerprint
-
         check(tokenizer_fingerprint(tokenizer.get_vocab()))
 
 
@@ -361,14 +336,10 @@ def _is_probed(target: Target) -> bool:
 
 
 def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Every token that ends a text, by the model's generation settings and by its tokenizer."""
-    found: set[int] = set()
+    """The tokens that end a text, by the model's generation settings, its configuration, or its tokenizer."""
     for source in (getattr(model, "generation_config", None), model.config, tokenizer):
         ids = getattr(source, "eos_token_id", None)
-        if ids is not None:
-            found |= {int(i) for i in (ids if isinstance(ids, (list, tuple)) else [ids])}
-            if source is not tokenizer:
-                break
-    if tokenizer is not None and not found and tokenizer.eos_token_id is not None:
-        found.add(int(tokenizer.eos_token_id))
-    return frozenset(found)
+        ids = ids if isinstance(ids, (list, tuple)) else [ids]
+        if found := frozenset(int(token) for token in ids if token is not None):
+            return found
+    return frozenset()

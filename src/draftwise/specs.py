@@ -33,7 +33,6 @@ class LoadOptions:
     probe: bool = True
 
     def for_transformers(self) -> dict[str, Any]:
-        """Return the arguments of `load_model`."""
         return {key: getattr(self, key) for key in ("dtype", "device", "trust_remote_code")}
 
 
@@ -51,7 +50,6 @@ class ModelSpec(Spec):
 
     @property
     def is_gguf(self) -> bool:
-        """True for a GGUF file, which llama.cpp runs."""
         return self.name == GGUF
 
 

@@ -20,6 +20,8 @@ from draftwise.testing.target import SimTarget
 LETTERS = "abcdefghijklmnopqrstuvwxyz \x1b"
 LINE = "abcdefghijklmnopqrstuvwxyz "
 Result = tuple[int, str, str]
+Run = Callable[..., Result]
+Refused = Callable[..., str]
 
 
 class Letters:
@@ -126,6 +128,18 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
         return status, out, err
 
     return run
+
+
+@pytest.fixture
+def refused(run: Callable[..., Result]) -> Callable[..., str]:
+    """Run a command line that is bad input; gives its one line of error."""
+
+    def refused(*arguments: str) -> str:
+        status, out, err = run(*arguments)
+        assert (status, out, err.count("\n")) == (2, "", 1) and err.startswith("error: "), err
+        return err
+
+    return refused
 
 
 class Screen(io.StringIO):

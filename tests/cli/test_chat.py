@@ -9,9 +9,8 @@ import pytest
 
 from draftwise.testing.distributions import Vector
 
-from .conftest import Models, Result, Screen, after
+from .conftest import Models, Run, Screen, after
 
-Run = Callable[..., Result]
 SHORT = ("chat", "--max-new-tokens", "4")
 
 

@@ -9,9 +9,8 @@ import pytest
 from draftwise.cli.demo import pick
 from draftwise.data import spec_bench
 
-from .conftest import Letters, Models, Result, after
+from .conftest import Letters, Models, Run, after
 
-Run = Callable[..., Result]
 SMALL = ("demo", "--target", "zoo:target", "--prompts", "3", "--max-new-tokens", "20")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, PackageNotFoundError, metadata
 from importlib.util import find_spec
 
@@ -15,9 +14,7 @@ from draftwise.measure import checkup, machine
 from draftwise.models.threads import FIXED
 from draftwise.models.zoo import INSTALL
 
-from .conftest import Result
-
-Run = Callable[..., Result]
+from .conftest import Run
 
 
 def test_the_facts_are_there_and_nothing_is_broken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,8 +59,3 @@ def test_the_first_drafts_of_auto_are_trials() -> None:
     policy.choose(context, Random(0))
     ((worth,),) = [reason.candidates for reason in policy.reasons]
     assert worth.trial and worth.seconds == 0.0
-
-
-def test_another_policy_has_no_reasons(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "la la", "--drafters", "ngram", "--policy", "ucb1", "--explain"]) == 2
-    assert "only the policy auto" in capsys.readouterr().err

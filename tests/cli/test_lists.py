@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,7 @@ from draftwise.models.zoo import list_parts, list_zoo
 from draftwise.registry import GROUPS, names, point
 from draftwise.registry.entries import _imported, _written, describe, entry
 
-from .conftest import Result
-
-Run = Callable[..., Result]
+from .conftest import Run
 
 
 def test_models(run: Run) -> None:
@@ -76,15 +73,6 @@ def test_one_policy_is_explained_with_its_options(run: Run) -> None:
     assert "Source: HedgeSpec (arXiv 2510.20064)" in out
     found = json.loads(run("policies", "static", "--json")[1])
     assert found["options"]["length"] == {"type": "int", "default": 5, "help": "tokens in a draft at most"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [(["policies", "autoo"], "did you mean auto?"), (["drafters", "ngrm"], "did you mean ngram?")],
-)
-def test_a_mistyped_name_is_one_line(run: Run, arguments: list[str], said: str) -> None:
-    status, out, err = run(*arguments)
-    assert (status, out, err.count("\n")) == (2, "", 1) and said in err
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])

@@ -6,16 +6,14 @@ import logging
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 
 import pytest
 
 from draftwise.cli import main, streams
 from draftwise.errors import DraftwiseWarning
 
-from .conftest import Models, Result, Screen
+from .conftest import Models, Run, Screen
 
-Run = Callable[..., Result]
 ASK = ("generate", "a", "--max-new-tokens", "6")
 
 
@@ -58,11 +56,6 @@ def test_warnings_are_lines_and_quiet_leaves_them_out(run: Run, monkeypatch: pyt
         assert run("models")[2] == "warning: beware\n"
         assert run("models", "--quiet")[2] == ""
         assert run("--quiet", "models")[2] == ""
-
-
-def test_quiet_and_verbose_together_are_refused(run: Run) -> None:
-    status, out, err = run("models", "--quiet", "--verbose")
-    assert (status, out) == (2, "") and "--quiet and --verbose contradict each other" in err
 
 
 def test_the_logger_is_left_as_it_was(run: Run) -> None:

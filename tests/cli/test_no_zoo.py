@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 
 from draftwise.models import smollm2, zoo
 
-from .conftest import Result
-
-Run = Callable[..., Result]
+from .conftest import Run
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,9 @@ from draftwise.core.round import Stats
 from draftwise.generation.output import Output
 from tests.measure.report import folder as made
 
-from .conftest import Models, Result
+from .conftest import Models, Result, Run
 from .test_trace import recorded, traced, workload  # noqa: F401  # fixtures
 
-Run = Callable[..., Result]
 FULL = Path("/dev/full")
 
 

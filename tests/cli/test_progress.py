@@ -13,9 +13,8 @@ from draftwise.cli import streams
 from draftwise.cli.progress import TimeLeft, clock, hidden, progress, stages, waiting
 from draftwise.models.stages import announce
 
-from .conftest import Result, Screen
+from .conftest import Run, Screen
 
-Run = Callable[..., Result]
 VERB = import_module("draftwise.cli.progress")
 
 

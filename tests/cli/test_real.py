@@ -6,14 +6,10 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 
-import pytest
+from .conftest import Run
 
-from .conftest import Result
-
-Run = Callable[..., Result]
 COMMAND = [sys.executable, "-c", "import sys; from draftwise.cli import main; sys.exit(main())"]
 ENDLESS = [*COMMAND, "generate", "--raw", "The", "--max-new-tokens", "2000"]
 ENDLESS += ["--drafters", "none", "--trials", "off"]  # nothing is timed
@@ -27,25 +23,6 @@ def test_plain_and_drafted_text_are_the_same(run: Run) -> None:
     assert drafted["token_ids"] == plain["token_ids"]
     assert drafted["stats"]["drafted"] > drafted["stats"]["accepted"], "some guesses must have been wrong"
     assert run(*ask[:4])[1] == plain["text"] + "\n"
-
-
-def test_demo_finds_the_same_text(run: Run) -> None:
-    toys = ("--target", "zoo:target", "--device", "cpu")
-    status, out, _ = run("demo", *toys, "--prompts", "2", "--max-new-tokens", "16", "--json")
-    row = json.loads(out)
-    assert status == 0
-    assert row["identical"] is True
-    assert [p["category"] for p in row["prompts"]] == ["coding", "translation"]
-
-
-def test_chat_on_a_model_with_a_template(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    import io
-
-    monkeypatch.setattr(sys, "stdin", io.StringIO("Who are you?\nWhy?\n"))
-    status, out, _ = run("chat", "--max-new-tokens", "8", "--json", "--device", "cpu")
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert status == 0
-    assert [0 < row["stats"]["tokens"] <= 8 for row in rows] == [True, True]
 
 
 def without_stages(text: str) -> str:

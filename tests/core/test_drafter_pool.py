@@ -168,24 +168,33 @@ GOOD: dict[str, Draft] = {
     "sampled": Draft.chain([5, 6, 7], probs=[0.2, 0.5, 1.0], dist=ROW),
     "siblings": Draft((5, 6, 7), (-1, -1, 0)),
 }
-BAD: dict[str, tuple[Draft, str]] = {
-    "longer": (Draft.chain([5, 6, 7, 8]), "4 tokens where 3"),
-    "a fraction": (Draft.chain([5, 6.5]), "no whole number"),  # type: ignore[list-item]
-    "fractions alone": (Draft.chain([6.0]), "no whole number"),  # type: ignore[list-item]
-    "a text": (Draft.chain(["5"]), "no whole number"),  # type: ignore[list-item]
-    "below 0": (Draft.chain([5, -1]), "outside the vocabulary of 99"),
-    "behind the last": (Draft.chain([99, 5]), "outside the vocabulary of 99"),
-    "its own parent": (Draft((5, 6), (-1, 1)), "not earlier nodes"),
-    "above the root": (Draft((5, 6), (-1, -2)), "not earlier nodes"),
-    "an orphan": (Draft((5, 6), (-1,)), "not earlier nodes"),
-    "less than impossible": (Draft.chain([5, 6], probs=[0.5, -0.5]), "outside [0, 1]"),
-    "more than certain": (Draft.chain([5, 6], probs=[1.1, 0.5]), "outside [0, 1]"),
-    "nan": (Draft.chain([5], probs=[float("nan")]), "outside [0, 1]"),
-    "too few chances": (Draft.chain([5, 6], probs=[0.5], dist=ROW[:2]), "1 probabilities for 2"),
-    "too many chances": (Draft.chain([5], probs=[0.5, 0.5], dist=ROW[:1]), "2 probabilities for 1"),
-    "sampled siblings": (Draft((5, 6), (-1, -1), (0.5, 0.5), ROW[:2]), "must be picked"),
-    "too few distributions": (Draft.chain([5, 6], probs=[0.5, 0.5], dist=ROW[:1]), "1 distributions for 2"),
-    "a narrow distribution": (Draft.chain([5], probs=[0.5], dist=ROW[:1, :98]), "over 98 tokens, not 99"),
+chain: Any = Draft.chain
+tree: Any = Draft
+BAD: dict[str, tuple[Any, str]] = {
+    "longer": (chain([5, 6, 7, 8]), "4 tokens where 3"),
+    "a fraction": (chain([5, 6.5]), "no whole number"),
+    "fractions alone": (chain([6.0]), "no whole number"),
+    "a text": (chain(["5"]), "no whole number"),
+    "below 0": (chain([5, -1]), "outside the vocabulary of 99"),
+    "behind the last": (chain([99, 5]), "outside the vocabulary of 99"),
+    "its own parent": (tree((5, 6), (-1, 1)), "not earlier nodes"),
+    "above the root": (tree((5, 6), (-1, -2)), "not earlier nodes"),
+    "an orphan": (tree((5, 6), (-1,)), "not earlier nodes"),
+    "less than impossible": (chain([5, 6], probs=[0.5, -0.5]), "outside [0, 1]"),
+    "more than certain": (chain([5, 6], probs=[1.1, 0.5]), "outside [0, 1]"),
+    "nan": (chain([5], probs=[float("nan")]), "outside [0, 1]"),
+    "too few chances": (chain([5, 6], probs=[0.5], dist=ROW[:2]), "1 probabilities for 2"),
+    "too many chances": (chain([5], probs=[0.5, 0.5], dist=ROW[:1]), "2 probabilities for 1"),
+    "sampled siblings": (tree((5, 6), (-1, -1), (0.5, 0.5), ROW[:2]), "must be picked"),
+    "too few distributions": (chain([5, 6], probs=[0.5, 0.5], dist=ROW[:1]), "1 distributions for 2"),
+    "nothing at all": (None, "malformed"),
+    "no row of numbers": (tree({5, 6}, (-1, 0)), "malformed"),
+    "no probability": (tree((5,), (-1,), (None,), ROW[:1]), "malformed"),
+    "no probabilities": (tree((5,), (-1,), None, ROW[:1]), "malformed"),
+    "no distributions": (chain([5], probs=[0.5], dist=7), "malformed"),
+    "parents of fractions": (tree((5, 6), (-1, 0.0)), "not earlier nodes"),
+    "not a number": (chain([float("nan")]), "no whole number"),
+    "a narrow distribution": (chain([5], probs=[0.5], dist=ROW[:1, :98]), "over 98 tokens, not 99"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -16,6 +16,7 @@ from draftwise.core import loop as looping
 from draftwise.core.arms import Context, Decision
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Feedback
+from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import DraftwiseWarning
@@ -25,6 +26,7 @@ from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.exact import exact_of, p_value
 from draftwise.testing.target import SimTarget
 from tests.core.asynchronous import ThreadTarget
+from tests.core.turns import decode_all, group_tokens, loop_with
 
 V = 8
 P = np.roll(np.eye(V), 1, axis=1) * 0.6 + np.roll(np.eye(V), 3, axis=1) * 0.35 + 0.05 / V
@@ -84,20 +86,17 @@ def late(policy: str = "static-3?drafter=good", *, sampled: bool = True, **optio
 
 def usual(policy: str, *, sampled: bool = True) -> Loop:
     drafters = team(sampled=sampled)
-    chosen = method(policy, list(drafters))
-    return Loop(SimTarget(markov(P), V), drafters, chosen.policy, chosen.recorder)
+    return loop_with(SimTarget(markov(P), V), drafters, policy)
 
 
-def texts(loop: Loop, sampling: Sampling, *, batch: int = 1) -> dict[int, list[int]]:
+def texts(loop: Loop, sampling: Sampling, *, batch: int = 1) -> list[list[int]]:
     return tokens_of(loop.run(PROMPTS, sampling, batch=batch))
 
 
-def tokens_of(rounds: Any) -> dict[int, list[int]]:
-    texts: dict[int, list[int]] = {}
-    for round in rounds:
-        assert not round.fault, round.fault
-        texts.setdefault(round.request, []).extend(round.tokens)
-    return texts
+def tokens_of(rounds: Iterable[Round]) -> list[list[int]]:
+    rounds = [*rounds]
+    assert not any(round.fault for round in rounds), [round.fault for round in rounds]
+    return group_tokens(rounds)
 
 
 def test_a_round_is_learned_from_while_the_next_pass_runs() -> None:
@@ -130,7 +129,7 @@ def test_sampled_texts_depend_on_decisions_alone(batch: int) -> None:
 def test_sampled_texts_have_the_targets_distribution(policy: str) -> None:
     loop, _ = late(policy)
     sampling = Sampling(max_new_tokens=3, temperature=0.9, top_k=3)
-    counts = Counter(map(tuple, tokens_of(loop.run([[0]] * 1500, sampling, batch=3)).values()))
+    counts = Counter(map(tuple, tokens_of(loop.run([[0]] * 1500, sampling, batch=3))))
     assert p_value(counts, exact_of(SimTarget(markov(P), V), [0], 3, sampling)) > 1e-6
 
 
@@ -142,19 +141,6 @@ def test_a_policy_that_cannot_learn_late_decides_as_ever(policy: str) -> None:
     here = [(r.arm, r.tokens) for r in loop.run(PROMPTS, sampling, batch=3)]
     assert here == [(r.arm, r.tokens) for r in usual(policy).run(PROMPTS, sampling, batch=3)]
     assert len(spy.heard) == len(spy.decided)
-
-
-def test_one_learns_late_of_the_same_rounds() -> None:
-    """With one arm the feedback is the same, in the same order."""
-    sampling = Sampling(max_new_tokens=30, temperature=0.9, seed=5)
-    feedback = []
-    for target in (ThreadTarget(markov(P), V), SimTarget(markov(P), V)):
-        drafters = team()
-        chosen = method("static-3?drafter=good", list(drafters))
-        spy: Any = Spy(chosen.policy, [])
-        list(Loop(target, drafters, spy, chosen.recorder).run(PROMPTS, sampling, batch=3))
-        feedback.append([(f.request, [(o.accepted, o.drafted) for o in f.outcomes]) for f in spy.heard])
-    assert feedback[0] == feedback[1] and len(feedback[0]) > 30
 
 
 @contextmanager
@@ -227,8 +213,7 @@ def test_a_pass_that_fails_is_made_again_and_learned_from_once(place: str) -> No
     loop.target.faults = {1: place, 2: place}
     bad, sound = loop.step()
     assert bad.error is not None and bad.request == one.id and sound.error is None
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     plain = list(usual("none").run([[1]], Sampling(max_new_tokens=30)))
     assert other.tokens[1:] == [token for round in plain for token in round.tokens]
     assert sorted(id(known.decision) for known in spy.heard) == sorted(map(id, spy.decided))
@@ -252,11 +237,8 @@ def test_an_error_in_late_learning_costs_no_text(policy: str, who: str) -> None:
 
     with patched(owner, name, fail_once):
         rounds = list(loop.run(PROMPTS[:2], sampling, batch=2))
-    written: dict[int, list[int]] = {}
-    for round in rounds:
-        written.setdefault(round.request, []).extend(round.tokens)
     plain = texts(usual("none"), sampling)
-    assert written == {key: plain[key] for key in (0, 1)}
+    assert group_tokens(rounds) == [plain[0], plain[1]]
     assert {round.fault for round in rounds if round.fault} == {"policy: ZeroDivisionError: division by zero"}
     assert loop.faults["policy"] == 1 and next(calls) > 3
 
@@ -364,8 +346,7 @@ def test_auto_learns_what_each_round_took_by_its_own_decision() -> None:
 def test_a_target_without_a_device_of_its_own_is_verified_at_once() -> None:
     target = ThreadTarget(markov(P), V)
     target.is_asynchronous = False
-    chosen = method("static-3?drafter=good", ["good"])
-    loop = Loop(target, {"good": team()["good"]}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {"good": team()["good"]}, "static-3?drafter=good")
     request = loop.add([0], Sampling(max_new_tokens=50))
     loop.step()
     assert target.log == [] and request.rounds == 1 and not loop.barrier.lessons

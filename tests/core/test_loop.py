@@ -18,16 +18,15 @@ from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.core.request import Request
 from draftwise.core.roles import Graders, RoundRecord
-from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.policies.bandit import BanditPolicy
-from draftwise.policies.catalogue import method
 from draftwise.policies.learners.fixed import Fixed, Uniform
 from draftwise.policies.recorders.bandit import Bandit, reward
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
+from tests.core.turns import decode_all, group_tokens, loop_with
 
 V = 8
 P = np.roll(np.eye(V), 1, axis=1) * 0.93 + 0.01  # greedy text counts upwards, modulo V
@@ -65,13 +64,8 @@ def counted(start: int, n: int) -> list[int]:
     return [(start + 1 + i) % V for i in range(n)]
 
 
-def run(
-    loop: Loop, prompts: Sequence[Sequence[int]], sampling: Sampling, batch: int = 1
-) -> dict[int, list[int]]:
-    texts: dict[int, list[int]] = {}
-    for round in loop.run(prompts, sampling, batch=batch):
-        texts.setdefault(round.request, []).extend(round.tokens)
-    return texts
+def run(loop: Loop, prompts: Sequence[Sequence[int]], n: int) -> list[list[int]]:
+    return group_tokens(loop.run(prompts, Sampling(max_new_tokens=n)))
 
 
 def test_greedy_rounds_accept_whole_drafts() -> None:
@@ -99,8 +93,8 @@ def test_a_draft_that_only_the_budget_kept_short_teaches_nothing() -> None:
 
 def test_several_ends_of_text_and_criteria() -> None:
     loop, _ = make({"good": good()}, [Arm("good", 4)])
-    texts = run(loop, [[0], [3]], Sampling(max_new_tokens=50, eos=frozenset({2, 6})), batch=2)
-    assert texts == {0: [1, 2], 1: [4, 5, 6]}
+    texts = group_tokens(loop.run([[0], [3]], Sampling(max_new_tokens=50, eos=frozenset({2, 6})), batch=2))
+    assert texts == [[1, 2], [4, 5, 6]]
 
     def ends(tokens: Sequence[int], start: int) -> int | None:
         return next((i + 1 for i, t in enumerate(tokens[start:]) if t == 4), None)
@@ -141,12 +135,10 @@ def test_requests_join_and_leave_between_steps_without_touching_others() -> None
 def test_a_parked_request_goes_on() -> None:
     loop, spy = make({"good": good()}, [Arm("good", 3)])
     request = loop.add([0], Sampling(max_new_tokens=5), keep=True)
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert request.id in loop.parked and spy.closed == [request.id]
     loop.extend(request, [6], Sampling(max_new_tokens=3))
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert request.tokens == [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]
     loop.close(request)
     with pytest.raises(ValueError, match="parked"):
@@ -154,16 +146,13 @@ def test_a_parked_request_goes_on() -> None:
 
 
 def test_a_parked_request_goes_on_to_the_end_of_the_window() -> None:
-    chosen = method("none", [])
-    loop = Loop(SimTarget(markov(P), V, max_length=24), {}, chosen.policy, chosen.recorder)
+    loop = loop_with(SimTarget(markov(P), V, max_length=24), {}, "none")
     request = loop.add([0] * 8, Sampling(max_new_tokens=2), keep=True)
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     with pytest.raises(UserError, match="25 tokens and the target's window 24"):
         loop.extend(request, [0] * 15)
     loop.extend(request, [0] * 13, Sampling(max_new_tokens=9))
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert len(request.tokens) == 25, "the last one is never read"
 
 
@@ -182,8 +171,7 @@ def test_closing_a_request_early_leaves_nothing_behind() -> None:
 
 def test_what_cannot_be_decoded_is_refused() -> None:
     target = SimTarget(markov(P), V, max_length=10)
-    chosen = method("none", [])
-    loop = Loop(target, {}, chosen.policy, chosen.recorder)
+    loop = loop_with(target, {}, "none")
     with pytest.raises(UserError, match="empty"):
         loop.add([])
     with pytest.raises(UserError, match="window"):
@@ -191,29 +179,6 @@ def test_what_cannot_be_decoded_is_refused() -> None:
     assert len(loop.add([1] * 9, Sampling(max_new_tokens=99)).tokens) == 9
     loop.step(), loop.step()
     assert not loop.open
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"temperature": -0.1},
-        {"temperature": math.nan},
-        {"temperature": math.inf},
-        {"top_k": -1},
-        {"top_p": 0.0},
-        {"top_p": 1.5},
-        {"min_p": -1.0},
-        {"repetition_penalty": 0.0},
-        {"presence_penalty": math.nan},
-        {"frequency_penalty": math.inf},
-        {"max_new_tokens": 0},
-        {"max_new_tokens": 1.5},
-        {"temperature": "hot"},
-    ],
-)
-def test_bad_settings_are_named(setting: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=next(iter(setting))):
-        Sampling(**setting)
 
 
 # -- drafters that fail ------------------------------------------------------------------------------------
@@ -244,13 +209,7 @@ def slow(drafts: list[Draft]) -> list[Draft]:
 FAULTS: dict[str, Any] = {
     "raises": fail,
     "outside": lambda drafts: [Draft.chain([V]) for _ in drafts],
-    "negative": lambda drafts: [Draft.chain([-1]) for _ in drafts],
-    "nan": lambda drafts: [Draft.chain([1], probs=[math.nan], dist=[np.full(V, math.nan)]) for _ in drafts],
-    "too-likely": lambda drafts: [Draft.chain([1], probs=[1.5], dist=[np.full(V, 1 / V)]) for _ in drafts],
-    "too-many": lambda drafts: [Draft.chain([1] * 4) for _ in drafts],
     "too-few": lambda drafts: drafts[:-1],
-    "orphans": lambda drafts: [Draft((1, 2), (0, 1)) for _ in drafts],
-    "unlikely": lambda drafts: [Draft.chain([1, 2], probs=[0.5], dist=[np.full(V, 1 / V)]) for _ in drafts],
     "slow": slow,
 }
 
@@ -258,13 +217,8 @@ FAULTS: dict[str, Any] = {
 @pytest.mark.parametrize("how", FAULTS)
 def test_a_faulty_drafter_is_taken_out_and_the_text_is_unaffected(how: str) -> None:
     loop, spy = make({"faulty": Faulty(how)}, [Arm("faulty", 3)], slow_seconds=0.04 if how == "slow" else 5.0)
-    rounds: list[Round] = []
-    for _ in range(5):
-        rounds += loop.run([[0]], Sampling(max_new_tokens=30))
-    texts: dict[int, list[int]] = {}
-    for round in rounds:
-        texts.setdefault(round.request, []).extend(round.tokens)
-    assert list(texts.values()) == [counted(0, 30)] * 5
+    rounds = [*loop.run([[0]] * 5, Sampling(max_new_tokens=30))]
+    assert group_tokens(rounds) == [counted(0, 30)] * 5
     faults = [r.fault for r in rounds if r.fault]
     assert len(faults) == 3 and all(f.startswith("faulty: ") and "\n" not in f for f in faults)
     assert loop.pool.broken == {"faulty"} and loop.faults == {"faulty": 3}
@@ -279,7 +233,7 @@ def test_other_calls_may_fail_too(when: str) -> None:
     setattr(drafter, when, fail)
     loop, spy = make({"bad": drafter}, [Arm("bad", 3)])
     spy.reads_hints = True
-    assert run(loop, [[0], [2]], Sampling(max_new_tokens=20)) == {0: counted(0, 20), 1: counted(2, 20)}
+    assert run(loop, [[0], [2]], 20) == [counted(0, 20), counted(2, 20)]
     assert loop.faults["bad"] == 2
 
 
@@ -311,7 +265,7 @@ def test_a_policy_that_does_not_say_whether_it_reads_hints_gets_none() -> None:
     policy: Any = Silent()
     target, recorder = SimTarget(markov(P), V), Bandit(reward("accepted"), 5)
     loop = Loop(target, {"good": good()}, policy, recorder)
-    assert run(loop, [[0]], Sampling(max_new_tokens=20)) == {0: counted(0, 20)}
+    assert run(loop, [[0]], 20) == [counted(0, 20)]
     assert not any(loop.faults.values())
 
 
@@ -345,7 +299,7 @@ def test_a_drafter_out_of_use_is_out_of_every_open_request() -> None:
     loop, _ = make({"picky": Picky(markov(P), sampled=False)}, [Arm("picky", 3)], max_faults=1)
     rounds = list(loop.run([[0], [1]], Sampling(max_new_tokens=12), batch=2))
     assert [r.request for r in rounds if r.drafted] == [1]
-    assert run(loop, [[5]], Sampling(max_new_tokens=4)) == {2: counted(5, 4)}
+    assert run(loop, [[5]], 4) == [counted(5, 4)]
 
 
 def test_two_drafters_may_fail_in_one_round() -> None:
@@ -470,8 +424,7 @@ def test_a_new_turn_starts_afresh() -> None:
     loop, _ = make({"good": good()}, [Arm("good", 3)])
     request = loop.add([0], Sampling(max_new_tokens=5, seed=3), keep=True)
     first = [request.uniform(i) for i in range(5)]
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     loop.extend(request, [6], Sampling(max_new_tokens=5, seed=3))
     assert (request.rounds, request.last_accepted, request.position) == (0, -1, 0)
     second = [request.uniform(i) for i in range(5)]

@@ -17,6 +17,7 @@ from draftwise.policies.catalogue import method
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from tests.cli.conftest import LETTERS, Sometimes, after
+from tests.core.turns import loop_with
 
 PIECES = 3
 LONG = Sampling(max_new_tokens=4000)
@@ -44,8 +45,7 @@ class Slow(SimDrafter):
 def looped(policy: str = "static-2?drafter=slow", *, fails: Sequence[int] = ()) -> tuple[Loop, Slow]:
     slow = Slow(fails=fails)
     team = {"slow": slow, "other": Sometimes()}
-    chosen = method(policy, list(team))
-    return Loop(SimTarget(after(1), len(LETTERS)), team, chosen.policy, chosen.recorder), slow
+    return loop_with(SimTarget(after(1), len(LETTERS)), team, policy), slow
 
 
 def added(loop: Loop, n: int) -> list[Request]:
@@ -109,8 +109,7 @@ def test_who_asks_a_drafter_waits_for_it_and_keeps_it_in_use(kind: str) -> None:
         from draftwise.drafters.lookup.ngram import NgramDrafter
 
         team |= {"ngram": NgramDrafter(), kind: CascadeDrafter("slow>ngram")}
-    chosen = method(f"static-2?drafter={kind}", list(team))
-    loop = Loop(SimTarget(after(1), len(LETTERS)), team, chosen.policy, chosen.recorder)
+    loop = loop_with(SimTarget(after(1), len(LETTERS)), team, f"static-2?drafter={kind}")
     first, _ = added(loop, 2)
     for _ in range(IDLE + 1):
         loop.step()

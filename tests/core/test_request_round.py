@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from random import Random
 from typing import Any
 
 import pytest
 
 from draftwise.core.arms import Arm, Decision
-from draftwise.core.drafts import Draft, Verdict
-from draftwise.core.outcomes import RoundCost
+from draftwise.core.drafts import Draft, Signals, Verdict
+from draftwise.core.outcomes import Outcome, RoundCost
 from draftwise.core.request import Request
 from draftwise.core.request_round import RequestRound, unfailed
 from draftwise.core.round import Round, Seconds
@@ -45,3 +46,14 @@ def test_rounds_without_an_error_are_given_back_and_an_error_is_raised() -> None
     assert unfailed([sound, sound]) == [sound, sound]
     with pytest.raises(KeyError, match="k"):
         unfailed([sound, failed])
+
+
+def test_a_rewarded_outcome_has_every_other_field() -> None:
+    whole = Outcome(
+        3, 2, 5, 0.5, True, 0.0, (0.1, 0.2), (Signals(0.5, 0.3, 1.0, 0.5),), RoundCost(0.1, 0.2, 3), 2, 4, 6
+    )
+    rewarded = whole.rewarded(0.7)
+    assert rewarded.reward == 0.7
+    for field in fields(Outcome):
+        assert field.name == "reward" or getattr(rewarded, field.name) == getattr(whole, field.name)
+        assert getattr(whole, field.name) != field.default or field.name == "reward"

@@ -9,16 +9,15 @@ import math
 import re
 from random import Random
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
 
 import draftwise
-from draftwise.core import arms, constraint, drafts, outcomes, request, roles
+from draftwise.core import arms, constraint, drafts, outcomes, request, roles, target
 from draftwise.core import round as rounds
 from draftwise.core.drafter_pool import DrafterPool
-from draftwise.core.roles import drafter, policy, target
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.learners.fixed import Fixed
@@ -28,9 +27,9 @@ from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
 V = 8
-MODULES = (target, drafter, policy, constraint)
+MODULES = (target, roles, constraint)
 PROTOCOLS = [
-    roles.__dict__[name] for name in roles.__all__ if getattr(roles.__dict__[name], "_is_protocol", False)
+    kind for kind in vars(roles).values() if getattr(kind, "_is_protocol", False) and kind is not Protocol
 ]
 METHODS = [
     (kind, name)

@@ -72,6 +72,14 @@ def watch_passes(runner: Any) -> list[int]:
     return read
 
 
+def decode_all(loop: Loop) -> list[Round]:
+    """Step until no request is open; returns all rounds."""
+    rounds: list[Round] = []
+    while loop.open:
+        rounds += loop.step()
+    return rounds
+
+
 def group_tokens(rounds: Iterable[Round]) -> list[list[int]]:
     """The tokens of each request, in the order of the requests."""
     texts: dict[int, list[int]] = {}

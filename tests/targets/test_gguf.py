@@ -17,7 +17,7 @@ from draftwise.drafters.neural.gguf import gguf as drafter
 from draftwise.errors import UserError
 from draftwise.models.gguf import sequences
 from draftwise.targets.gguf import PIECE, gguf
-from tests.core.turns import Stateless, loop_with, written
+from tests.core.turns import Stateless, decode_all, loop_with, written
 from tests.gguf import FLOAT16, FLOAT32, Plain, bundled, tiny, watch_feeds
 from tests.targets.test_hf import Oracle
 from tests.ties import parting
@@ -100,8 +100,7 @@ def test_the_memory_grows_with_the_texts(monkeypatch: pytest.MonkeyPatch) -> Non
         loop.step()
     assert 0 < requests[0].position < N
     requests += [loop.add(text, Sampling(max_new_tokens=N)) for text in texts[1:]]
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert [r.tokens[r.prompt_length :] for r in requests] == own(path, texts)
     assert (target.rows.context.cells, target.rows.context.sequences) == (1024, 16)
 
@@ -118,8 +117,7 @@ def test_samples_of_one_prompt_read_it_once() -> None:
         rounds = loop.step()
     assert len(rounds) == 4
     requests = [loop.add(prompt, Sampling(max_new_tokens=20)) for _ in range(2)]
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert [r.tokens[60:] for r in requests] == own(tiny(), [prompt] * 2, 20)
 
 
@@ -147,8 +145,7 @@ def test_a_long_prompt_is_read_between_the_rounds_of_others() -> None:
         loop.step()
     assert sum(others) - drafted > 1300 - PIECE
     fed.clear()
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert max(fed) < 40, "only the rest was left to the next pass"
     assert [r.tokens[len(p) :] for r, p in zip(requests, texts, strict=True)] == own(path, texts)
     assert not any(loop.faults.values())
@@ -201,8 +198,7 @@ def test_a_window_sized_request_fills_the_window_and_no_more() -> None:
     target = gguf(tiny(), context=128)
     loop = loop_with(target, {"ngram": NgramDrafter()}, "static-6")
     long = loop.add([5, 6, 5, 6] * 30, Sampling(max_new_tokens=50))
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert len(long.tokens) == 129 and long.finish_reason == "length", "the last one is never read"
     last = loop.add([5] * 128, Sampling(max_new_tokens=9))
     while loop.open:

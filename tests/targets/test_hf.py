@@ -16,7 +16,7 @@ from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
 from draftwise.models.runner.cache import KEPT
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import Stateless, loop_with, watch_passes, written
+from tests.core.turns import Stateless, decode_all, loop_with, watch_passes, written
 from tests.effort import some
 from tests.tiny import CONFIGS, VOCAB, model, own_text
 
@@ -95,8 +95,7 @@ def test_a_window_sized_request_fills_the_window_and_no_more() -> None:
     loop = loop_with(target, {"ngram": NgramDrafter()}, "static-6")
     request = loop.add([5, 6, 5, 6] * 30, Sampling(max_new_tokens=50))
     short = loop.add([7, 8], Sampling(max_new_tokens=200))
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert len(request.tokens) == 129 and len(short.tokens) == 129, "the last one is never read"
     for one, prompt in ((request, [5, 6, 5, 6] * 30), (short, [7, 8])):
         assert one.tokens == prompt + own_text(model("gpt2"), prompt, 129 - len(prompt))
@@ -134,8 +133,7 @@ def test_prompts_that_begin_alike_share_what_was_read() -> None:
     fed.clear()
     loop.step()
     assert sum(fed) < 61 + 5 * 6  # all of the last, and a few tokens of each other
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     for request, prompt in zip(requests, [first, *others], strict=True):
         assert request.tokens[len(prompt) :] == own_text(target.runner.model, prompt, 20)
 
@@ -144,14 +142,12 @@ def test_a_parked_text_keeps_its_row_when_others_come_and_go() -> None:
     target = HFTarget(model("llama"))
     loop = loop_with(target, {}, "none")
     parked = loop.add([3, 5, 3, 5, 8], Sampling(max_new_tokens=8), keep=True)
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     for prompt in ([7, 8, 9], [6, 6]):
         loop.add(prompt, Sampling(max_new_tokens=8))
         list(loop.run([[4, 2, 4]], Sampling(max_new_tokens=5), batch=2))
     loop.extend(parked, [9, 4], Sampling(max_new_tokens=8))
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     before = parked.tokens[: parked.prompt_length]
     assert parked.tokens[parked.prompt_length :] == own_text(target.runner.model, before, 8)
 
@@ -160,13 +156,11 @@ def test_a_new_turn_has_its_own_settings() -> None:
     target = HFTarget(model("llama"))
     loop = loop_with(target, {}, "none")
     request = loop.add([3, 5, 3, 5], Sampling(max_new_tokens=8, frequency_penalty=9.0), keep=True)
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     settings = Sampling(max_new_tokens=8, frequency_penalty=2.0)
     loop.extend(request, [4, 9], settings)
     fresh = loop.add(request.tokens, settings)
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert request.tokens == fresh.tokens
 
 
@@ -228,8 +222,7 @@ def test_greedy_with_processors_takes_the_largest_logit_and_not_the_largest_chan
     for prompt in prompts(4):
         loop = loop_with(HFTarget(made), team, f"{policy}?drafter=bad" if policy != "none" else policy)
         request = loop.add(prompt, settings)
-        while loop.open:
-            loop.step()
+        decode_all(loop)
         ids = torch.tensor([prompt])
         asked = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 25, "do_sample": False}
         own = made.generate(ids, **asked, repetition_penalty=1.0 + 1e-7)[0].tolist()
@@ -243,6 +236,5 @@ def test_a_processor_may_force_a_token_with_an_infinite_logit() -> None:
 
     loop = loop_with(HFTarget(model("llama")), {}, "none")
     request = loop.add([5, 6], Sampling(max_new_tokens=5, processors=(four,)))
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert request.tokens[2:] == [4] * 5

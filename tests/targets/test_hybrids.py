@@ -24,7 +24,7 @@ from draftwise.targets.hf import HFTarget
 from tests.architectures.cases import Case, cases, own_text
 from tests.architectures.cases import build as built
 from tests.architectures.judge import EQUAL, Guesser, run
-from tests.core.turns import Anyone
+from tests.core.turns import Anyone, decode_all
 from tests.distributions import p_value, sample
 from tests.effort import some
 
@@ -143,8 +143,7 @@ def test_a_fault_stays_in_the_text_that_had_it(forever: bool, monkeypatch: pytes
 
     hook = layer.register_forward_pre_hook(fails)
     try:
-        while loop.open:
-            loop.step()
+        decode_all(loop)
     finally:
         hook.remove()
     assert passes[0] >= 4
@@ -194,8 +193,7 @@ def test_rows_whose_passes_have_equal_width_share_one(name: str) -> None:
     loop = Loop(target, {"bad": Guesser(truth, 0.5)}, policy, policy)
     try:
         requests = [loop.add(prompt, Sampling(max_new_tokens=NEW)) for prompt in PROMPTS]
-        while loop.open:
-            loop.step()
+        decode_all(loop)
     finally:
         hook.remove()
     for prompt, request in zip(PROMPTS, requests, strict=True):
@@ -218,8 +216,7 @@ def test_heads_are_given_the_hidden_states_of_the_text(name: str) -> None:
     tap = target.hidden_states((1, -1))
     loop = Loop(target, {"good": Guesser(truth, 0.4)}, policy, policy)
     requests = [loop.add(p, Sampling(max_new_tokens=NEW), keep=True) for p in PROMPTS[:2]]
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     for request in requests:
         ids = torch.tensor([request.tokens[:-1]])
         with torch.inference_mode():

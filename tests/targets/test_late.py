@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
-from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import group_tokens
+from tests.core.turns import group_tokens, loop_with
 from tests.recording import recorder
 from tests.tiny import VOCAB, model
 
@@ -45,8 +43,7 @@ def texts(kind: type[HFTarget], policy: str, sampling: Sampling, batch: int) -> 
     target.runner.use(CudaGraphs(target.runner, capture=recorder(), buffers=(8, 64)))
     bad = LMDrafter(model("llama", seed=9, layers=1), VOCAB)
     drafters: dict[str, Any] = {"bad": bad, "ngram": NgramDrafter()}
-    chosen = method(policy, list(drafters))
-    loop = Loop(target, drafters, chosen.policy, chosen.recorder)
+    loop = loop_with(target, drafters, policy)
     assert loop.barrier.is_late == (kind is AsynchronousTarget)
     rounds = list(loop.run(PROMPTS, sampling, batch=batch))
     assert not any(round.fault for round in rounds), [round.fault for round in rounds]

@@ -15,10 +15,10 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.models.runner import PassInput, PassOutput
-from draftwise.models.runner.prefix_cache import PrefixMemory, keep_prefixes
+from draftwise.models.runner.prefix_cache import keep_prefixes
 from draftwise.targets.hf import HFTarget
 from draftwise.testing import p_value
-from tests.core.turns import group_tokens, loop_with, written
+from tests.core.turns import decode_all, group_tokens, loop_with, written
 from tests.drafters.neural import test_eagle as eagles
 from tests.effort import drawn, some
 from tests.models import test_positions as positions
@@ -114,8 +114,7 @@ def test_a_prompt_that_sees_more_than_an_answer_does() -> None:
         request = loop.add(prompt, Sampling(max_new_tokens=12))
         loop.step()
         took.append(request.reused)
-        while loop.open:
-            loop.step()
+        decode_all(loop)
         assert request.tokens[len(prompt) :] == own_text(made, prompt, 12)
     assert 16 < max(took[:2]) <= len(first)
 
@@ -166,8 +165,7 @@ def test_a_text_that_fails_leaves_nothing_behind() -> None:
     (first,) = random_texts((40,))
     failing = loop.add(first, Sampling(max_new_tokens=20, processors=(Broken(),)))
     sound = loop.add(first[:-2], Sampling(max_new_tokens=20))
-    while loop.open:
-        loop.step()
+    decode_all(loop)
     assert failing.finish_reason == "error" and target.prefixes is not None
     assert sum(n for _, n in target.prefixes.find(first)) == 38, "only what the other one had read"
     assert sound.tokens[38:] == own_text(made, first[:-2], 20)
@@ -200,8 +198,7 @@ def test_the_law_of_sampled_texts_stays() -> None:
     n = drawn(900)
     for _ in range(n // 4):
         requests = [loop.add(prompt, Sampling(max_new_tokens=2, temperature=1.0)) for _ in range(4)]
-        while loop.open:
-            loop.step()
+        decode_all(loop)
         for request in requests:
             text = tuple(request.tokens[24:])
             found[text] = found.get(text, 0) + 1
@@ -231,26 +228,15 @@ def test_states_of_drafters_come_along() -> None:
     assert target.prefixes is not None and sum(n for _, n in target.prefixes.find(first)) == 40
 
 
-def test_models_with_states_keep_nothing() -> None:
-    target = HFTarget(hybrids.model(hybrids.KINDS[0]))
-    keep_prefixes([target], 1)
-    assert target.prefixes is None
-
-
-def test_nothing_is_kept_unless_asked() -> None:
-    target = HFTarget(model("llama"))
-    loop = looped(target, {}, mebibytes=0)
-    (first,) = random_texts((40,))
-    written(loop, [first], 3, 1)
-    assert target.prefixes is None and target.runner.request_ids == []
-    assert PrefixMemory(0).bytes == 0
-
-
-def test_who_is_told_to_keep() -> None:
-    """A drafter with a window keeps nothing: its rows are no beginnings."""
+def test_who_keeps_nothing() -> None:
+    """Models with states, drafters with a window, whose rows are no beginnings; and all without memory."""
+    state = HFTarget(hybrids.model(hybrids.KINDS[0]))
     whole, part = (LMDrafter(model("llama"), VOCAB, window=w) for w in (0, 8))
-    keep_prefixes([whole, part, NgramDrafter()], 1)
-    assert whole.prefixes is not None and part.prefixes is None
+    keep_prefixes([state, whole, part, NgramDrafter()], 1)
+    assert whole.prefixes is not None and state.prefixes is None is part.prefixes
+    target = HFTarget(model("llama"))
+    keep_prefixes([target], 0)
+    assert target.prefixes is None
 
 
 class Adapted(torch.nn.Linear):

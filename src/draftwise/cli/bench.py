@@ -42,7 +42,6 @@ class RunOptions(WorkloadOptions):
         return arguments
 
     def settings(self, **more: Any) -> Settings:
-        """The settings of a run."""
         from draftwise.measure.bench.run import Settings
 
         drafters = drafters_of(self.target, self.drafters)

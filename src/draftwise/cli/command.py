@@ -28,7 +28,6 @@ class Command(TyperCommand):
     """A verb: its options in sections, its examples as they are pasted."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments and options, by section."""
         _write_parameters(self, ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
@@ -46,14 +45,12 @@ class Group(TyperGroup):
         super().__init__(**options | {"invoke_without_command": True})
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb."""
         result = super().invoke(ctx)
         if ctx.invoked_subcommand is None:
             echo(ctx.get_help())
         return result
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write options and verbs."""
         _write_parameters(self, ctx, formatter)
         sections: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):

@@ -56,13 +56,11 @@ class Screen:
         self.live.stop()
 
     def add(self, side: str, piece: Piece) -> None:
-        """Append a piece to a column."""
         self.pieces[side].append(piece)
         if perf_counter() - self.redrawn_at > REDRAW_SECONDS:
             self._draw()
 
     def note(self, side: str, text: str) -> None:
-        """Set the line below a column."""
         self.notes[side] = text
 
     def _draw(self) -> None:
@@ -96,25 +94,16 @@ REAL = smollm2.NAME if smollm2.is_installed() else DEFAULT_TARGET
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One text and its decoding time in seconds, without the time to display it."""
-
-    output: Output
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class Pair:
-    """One prompt decoded both ways."""
+    """One prompt decoded both ways; `stats.seconds` of the texts is without the time to display them."""
 
     prompt: Prompt
-    plain: Run
-    adaptive: Run
+    plain: Output
+    adaptive: Output
 
     @property
     def identical(self) -> bool:
-        """True when both wrote the same tokens and the same text."""
-        plain, adaptive = self.plain.output, self.adaptive.output
+        plain, adaptive = self.plain, self.adaptive
         return plain.token_ids == adaptive.token_ids and plain.text == adaptive.text
 
 
@@ -218,11 +207,11 @@ def _decode_all(
             tell("prompts", number, len(chosen))
             try:
                 with screen or nullcontext():
-                    runs = _decode_sides(decoders, prompt.text, length, number, screen)
+                    outputs = _decode_sides(decoders, prompt.text, length, number, screen)
             except UserError as error:
                 left_out.append(f"{prompt.category} {prompt.question_id}: {error}")
                 continue
-            pairs.append(Pair(prompt, **runs))
+            pairs.append(Pair(prompt, **outputs))
             if not live and not quiet:
                 print_pair(title, pairs[-1])
     if not pairs:
@@ -232,16 +221,15 @@ def _decode_all(
 
 def _decode_sides(
     decoders: dict[str, Decoder], text: str, length: int, number: int, screen: Screen | None
-) -> dict[str, Run]:
+) -> dict[str, Output]:
     """Decode one prompt on both sides; the sides take turns in being first."""
-    runs: dict[str, Run] = {}
+    outputs: dict[str, Output] = {}
     for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-        runs[side] = decode(
-            decoders[side], text, length, partial(screen.add, side) if screen else show_nothing
-        )
+        show_piece = partial(screen.add, side) if screen else show_nothing
+        outputs[side] = decode(decoders[side], text, length, show_piece)
         if screen:
-            screen.note(side, f"{runs[side].seconds:.2f} s")
-    return runs
+            screen.note(side, f"{outputs[side].stats.seconds:.2f} s")
+    return outputs
 
 
 def print_pair(title: str, pair: Pair) -> None:
@@ -249,15 +237,15 @@ def print_pair(title: str, pair: Pair) -> None:
     print(f"\n{title}: {' '.join(pair.prompt.text.split())[:PROMPT_CHARACTERS]}")
     from draftwise.generation.text import TARGET
 
-    groups = groupby(pair.adaptive.output.pieces, lambda piece: piece.source != TARGET)
+    groups = groupby(pair.adaptive.pieces, lambda piece: piece.source != TARGET)
     for by_drafter, pieces in groups:
         text = "".join(piece.text for piece in pieces)
         print(f"[{text}]" if by_drafter and text else text, end="")
-    print(f"\n({pair.plain.seconds:.2f} s plain, {pair.adaptive.seconds:.2f} s with drafts)", flush=True)
+    print(f"\n({_seconds([pair])[0]:.2f} s plain, {_seconds([pair])[1]:.2f} s with drafts)", flush=True)
 
 
-def decode(decoder: Decoder, text: str, length: int, show_piece: Callable[[Piece], None]) -> Run:
-    """Decode one prompt and time it; the time that `seen` takes is not counted."""
+def decode(decoder: Decoder, text: str, length: int, show_piece: Callable[[Piece], None]) -> Output:
+    """Decode one prompt and time it; the time that `show_piece` takes is not counted."""
     pieces = iter(decoder.stream(text, max_new_tokens=length, temperature=0.0))
     seconds = 0.0
     while True:
@@ -265,7 +253,8 @@ def decode(decoder: Decoder, text: str, length: int, show_piece: Callable[[Piece
         piece = next(pieces, None)
         seconds += perf_counter() - start
         if piece is None:
-            return Run(decoder.last, seconds)
+            decoder.last.stats.seconds = seconds
+            return decoder.last
         show_piece(piece)
 
 
@@ -288,17 +277,18 @@ def _row(pairs: Sequence[Pair]) -> list[str]:
     from draftwise.generation.output import drafted_by
 
     plain, adaptive = _seconds(pairs)
-    tokens = sum(len(pair.adaptive.output.token_ids) for pair in pairs)
+    tokens = sum(len(pair.adaptive.token_ids) for pair in pairs)
     same = sum(pair.identical for pair in pairs)
     by_drafter: Counter[str] = Counter()
     for pair in pairs:
-        by_drafter.update(pair.adaptive.output.stats.by_drafter)
+        by_drafter.update(pair.adaptive.stats.by_drafter)
     times = (f"{plain:.2f}", f"{adaptive:.2f}", f"{plain / adaptive:.2f}")
     return [str(tokens), *times, f"{same}/{len(pairs)}", drafted_by(by_drafter, tokens)]
 
 
 def _seconds(pairs: Sequence[Pair]) -> tuple[float, float]:
-    return sum(pair.plain.seconds for pair in pairs), sum(pair.adaptive.seconds for pair in pairs)
+    plain = sum(pair.plain.stats.seconds for pair in pairs)
+    return plain, sum(pair.adaptive.stats.seconds for pair in pairs)
 
 
 def as_dict(
@@ -315,15 +305,15 @@ def as_dict(
             {
                 "question_id": pair.prompt.question_id,
                 "category": pair.prompt.category,
-                "new_tokens": len(pair.adaptive.output.token_ids),
-                "seconds": {"plain": pair.plain.seconds, "adaptive": pair.adaptive.seconds},
+                "new_tokens": len(pair.adaptive.token_ids),
+                "seconds": dict(zip(SIDES, _seconds([pair]), strict=True)),
                 "identical": pair.identical,
-                "by_drafter": pair.adaptive.output.stats.by_drafter,
+                "by_drafter": pair.adaptive.stats.by_drafter,
             }
             for pair in pairs
         ],
         "left_out": list(left_out),
-        "seconds": {"plain": plain, "adaptive": adaptive},
+        "seconds": dict(zip(SIDES, (plain, adaptive), strict=True)),
         "ratio": plain / adaptive,
         "identical": all(pair.identical for pair in pairs),
     }

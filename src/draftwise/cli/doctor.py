@@ -62,7 +62,6 @@ def remedy(extra: str) -> str:
 
 
 def rows(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """One line for each fact."""
     machine, load = facts["machine"], facts["load"]
     yield "CPU", machine["cpu"]
     limit = machine["cpu_limit"]

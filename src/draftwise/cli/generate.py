@@ -24,6 +24,7 @@ from .streams import read_prompt, standard_input, verbose
 if TYPE_CHECKING:
     from draftwise.generation.chat import Chat
     from draftwise.generation.decoder import Decoder
+    from draftwise.generation.output import Output
     from draftwise.policies.auto.drafts import Reason
 
 
@@ -62,31 +63,21 @@ def generate(
     colours = show.styles(models.drafter_names)
     report = verbose() or sampling.logprobs
     if as_json or samples > 1:
-        _whole(decoder, text, samples, settings, colours, as_json=as_json, report=report)
+        with waiting("generating"):
+            output = decoder.generate(text, n=samples, **settings)
+        if as_json:
+            more = {"samples": [show.as_dict(sample) for sample in output.samples]} if samples > 1 else {}
+            show.dump({**show.as_dict(output), **more})
+        else:
+            _show_samples(output.samples, colours, report=report)
     else:
         _stream(decoder, text, settings, colours, report=report)
     if explain:
         show_reasons(reasons, models.drafter_names)
 
 
-def _whole(
-    decoder: Decoder,
-    text: str,
-    samples: int,
-    settings: dict[str, Any],
-    colours: dict[str, str],
-    *,
-    as_json: bool,
-    report: bool,
-) -> None:
-    with waiting("generating"):
-        output = decoder.generate(text, n=samples, **settings)
-    texts = output.samples if samples > 1 else [output]
-    if as_json:
-        extra = {"samples": [show.as_dict(sample) for sample in texts]} if samples > 1 else {}
-        show.dump({**show.as_dict(output), **extra})
-        return
-    for number, sample in enumerate(texts):
+def _show_samples(samples: Sequence[Output], colours: dict[str, str], *, report: bool) -> None:
+    for number, sample in enumerate(samples):
         writer = show.Writer(colours)
         if number:
             print()
@@ -207,7 +198,6 @@ CELL = "tokens for time: worth in tokens"
 
 
 def show_reasons(reasons: Sequence[Reason], drafters: Sequence[str]) -> None:
-    """A table on standard error."""
     names = [name for name in drafters if name != "none"]
     heads = ("tokens", "tokens/s", "played", *(f"{name} ({CELL})" for name in names))
     table(heads, list(rows(reasons, names)), stream=sys.stderr)

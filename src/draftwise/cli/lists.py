@@ -103,7 +103,6 @@ def by_origin(entries: Iterable[Entry], *, first: str) -> dict[str, list[Entry]]
 
 
 def _explain(one: Entry, flag: str, *, as_json: bool) -> None:
-    """What one component is, its source, its options and an example."""
     if as_json:
         show.dump(asdict(one))
         return

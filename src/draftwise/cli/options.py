@@ -66,15 +66,6 @@ Target = Annotated[
         **MODELS,
     ),
 ]
-Drafters = Annotated[
-    str | None,
-    Option(
-        help="Comma-separated drafters: models, or names from `draftwise drafters`. "
-        "Default: ngram,suffix, and a bundled drafter before them for zoo:target and zoo:smollm2.",
-        autocompletion=complete("drafters", "zoo", several=True),
-        **MODELS,
-    ),
-]
 Policies = Annotated[
     str,
     Option(
@@ -82,8 +73,6 @@ Policies = Annotated[
         autocompletion=complete("policies", several=True),
     ),
 ]
-Dtype = Annotated[str, Option(help="Precision: auto, float32, bfloat16 or float16.", **MODELS)]
-Device = Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.", **MODELS)]
 Compile = Annotated[
     str,
     Option(
@@ -93,43 +82,13 @@ Compile = Annotated[
         **MODELS,
     ),
 ]
-Exact = Annotated[
-    bool,
-    Option(
-        "--exact",
-        help="Text depends on no draft and no other text, bit for bit, in half precision too.",
-        **MODELS,
-    ),
-]
-Trials = Annotated[
-    str,
-    Option(
-        help="Time what is faster on this machine: auto (3 seconds at most, the rest at later starts), off "
-        "(saved answers only) or all (everything again, as long as it takes).",
-        autocompletion=lambda: ["auto", "off", "all"],
-        **MODELS,
-    ),
-]
-Threads = Annotated[
-    int,
-    Option(
-        min=0,
-        max=1024,
-        help="Threads of models on a CPU; 0: all cores, fewer while other work needs them.",
-        **MODELS,
-    ),
-]
 TrustRemoteCode = Annotated[
     bool, Option("--trust-remote-code", help="Run the Python code in the model's folder.", **MODELS)
 ]
 
 
 def drafters_of(target: str, names: str | None) -> list[str]:
-    """The drafters that `--drafters` names, or the default for this target.
-
-    Raises:
-        UserError: a name is empty.
-    """
+    """The drafters that `--drafters` names, or the default for this target."""
     if names is None:
         return default_drafters(target)
     if not names.strip():
@@ -138,11 +97,7 @@ def drafters_of(target: str, names: str | None) -> list[str]:
 
 
 def parse_models(options: Any) -> tuple[ModelSpec, tuple[DrafterSpec, ...]]:
-    """Return target and drafters of a verb's options, the default drafters where none are named.
-
-    Raises:
-        UserError: a name is empty or repeated, or its options cannot be read.
-    """
+    """Return target and drafters of a verb's options, the default drafters where none are named."""
     load = LoadOptions(
         dtype=options.dtype,
         device=options.device,
@@ -155,11 +110,7 @@ def parse_models(options: Any) -> tuple[ModelSpec, tuple[DrafterSpec, ...]]:
 
 
 def distinct(names: str, option: str) -> list[str]:
-    """Comma-separated names, each once; none where nothing is given.
-
-    Raises:
-        UserError: a name is empty or repeated.
-    """
+    """Comma-separated names, each once; none where nothing is given."""
     split = split_names(names, option)
     once(option, split)
     return split
@@ -169,9 +120,6 @@ def policy_names(text: str) -> tuple[str, ...]:
     """Policies separated by commas; or by blanks, and then commas do not separate.
 
     A comma inside an option (`lengths=2,8`) does not separate: no policy's name follows it.
-
-    Raises:
-        UserError: there is none, or an unknown, empty or repeated name.
     """
     text = re.sub(r",\s+", ",", text.strip())
     if len(parts := text.split()) > 1:
@@ -203,10 +151,25 @@ class LoadingOptions:
     """The target and the drafters, and how they are loaded."""
 
     target: Target = DEFAULT_TARGET
-    drafters: Drafters = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    exact: Exact = False
+    drafters: Annotated[
+        str | None,
+        Option(
+            help="Comma-separated drafters: models, or names from `draftwise drafters`. "
+            "Default: ngram,suffix, and a bundled drafter before them for zoo:target and zoo:smollm2.",
+            autocompletion=complete("drafters", "zoo", several=True),
+            **MODELS,
+        ),
+    ] = None
+    dtype: Annotated[str, Option(help="Precision: auto, float32, bfloat16 or float16.", **MODELS)] = "auto"
+    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.", **MODELS)] = "auto"
+    exact: Annotated[
+        bool,
+        Option(
+            "--exact",
+            help="Text depends on no draft and no other text, bit for bit, in half precision too.",
+            **MODELS,
+        ),
+    ] = False
     trust_remote_code: TrustRemoteCode = False
 
 
@@ -252,16 +215,28 @@ class ModelOptions(LoadingOptions):
         ),
     ] = "auto"
     compile: Compile = "auto"
-    trials: Trials = "auto"
-    threads: Threads = 0
+    trials: Annotated[
+        str,
+        Option(
+            help="Time what is faster on this machine: auto (3 seconds at most, the rest at later starts), "
+            "off (saved answers only) or all (everything again, as long as it takes).",
+            autocompletion=lambda: ["auto", "off", "all"],
+            **MODELS,
+        ),
+    ] = "auto"
+    threads: Annotated[
+        int,
+        Option(
+            min=0,
+            max=1024,
+            help="Threads of models on a CPU; 0: all cores, fewer while other work needs them.",
+            **MODELS,
+        ),
+    ] = 0
 
     @cached_property
     def specs(self) -> tuple[ModelSpec, tuple[DrafterSpec, ...], PolicySpec]:
-        """Target, drafters and policy, with the defaults for this target and these drafters.
-
-        Raises:
-            UserError: a name is empty, repeated or unknown, or its options cannot be read.
-        """
+        """Target, drafters and policy, with the defaults for this target and these drafters."""
         from draftwise.policies.catalogue import default
 
         if self.policy is not None and not self.policy.strip():
@@ -271,7 +246,6 @@ class ModelOptions(LoadingOptions):
 
     @property
     def drafter_names(self) -> list[str]:
-        """The drafters by name."""
         return [spec.text for spec in self.specs[1]]
 
     def load(self, *, seed: int | None = 0, prefix_cache: float = 0) -> Decoder:
@@ -348,11 +322,7 @@ class SamplingOptions:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def check(self) -> None:
-        """See that all values can be used, before models are loaded.
-
-        Raises:
-            UserError: one is out of its range.
-        """
+        """See that all values can be used, before models are loaded."""
         from draftwise.core.sampling import Sampling
         from draftwise.generation.text import stop_strings
 

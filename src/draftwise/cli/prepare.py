@@ -13,7 +13,7 @@ from draftwise.errors import UserError
 
 from . import show
 from .command import Group, add
-from .options import AsJson, LoadingOptions, complete, drafters_of
+from .options import AsJson, LoadingOptions, TrustRemoteCode, complete, drafters_of
 from .progress import progress, waiting
 from .show import table
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from draftwise.drafters.lookup.datastore import Header
     from draftwise.models.gguf.export import Exported
 
-TrustAny = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run the Python code in the model's folder.")
-]
 app = typer.Typer(cls=Group, help="Build a datastore for the drafter retrieval:PATH.")
 
 
@@ -39,7 +36,7 @@ def build(
         ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
-    trust_remote_code: TrustAny = False,
+    trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Build a datastore from a text corpus, with the tokenizer of one target.
@@ -116,7 +113,7 @@ def export(
     type: Annotated[
         str, typer.Option(help="The type of the matrices: f32, f16, bf16, q8_0 or q4_k.")
     ] = "f16",
-    trust_remote_code: TrustAny = False,
+    trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Convert a model with its tokenizer and chat template for llama.cpp.

@@ -100,7 +100,6 @@ def _long_ones(begin: str) -> Iterator[Callable[[str], None]]:
 
 
 def clock(seconds: float | None) -> str:
-    """A time left as h:mm:ss."""
     if seconds is None:
         return "time left: not known yet"
     minutes, seconds = divmod(round(seconds), 60)

@@ -49,13 +49,18 @@ class BoundOptions:
     window: Annotated[
         int, Option(help="Longest text in tokens, with its prompt; 0: the target's window.", **BOUNDS)
     ] = 0
-    max_body: Annotated[int, Option(help="Longest body of a request in bytes.", **BOUNDS)] = 4 << 20
+    body: Annotated[int, Option("--max-body", help="Longest body of a request in bytes.", **BOUNDS)] = 4 << 20
     timeout: Annotated[float, Option(help="Seconds that an answer may take.", **BOUNDS)] = 600.0
     grace: Annotated[
         float, Option(help="Seconds to finish running texts after SIGTERM; 0: cut them.", **BOUNDS)
     ] = 30.0
-    clients_choose: Annotated[
-        str, Option(help="What clients may choose of speculation: nothing, bounds, everything.", **BOUNDS)
+    choice: Annotated[
+        str,
+        Option(
+            "--clients-choose",
+            help="What clients may choose of speculation: nothing, bounds, everything.",
+            **BOUNDS,
+        ),
     ] = "bounds"
 
 
@@ -82,7 +87,9 @@ def serve(
     draftwise serve --port 9000 --batch 4 --queue 16 --timeout 60
     draftwise serve --print-grafana > draftwise.json
     """
-    limits = _limits(bounds)
+    from draftwise.serve.limits import Limits
+
+    limits = Limits(**asdict(bounds))
     if print_vllm:
         print(_vllm(models, address, bounds))
         return
@@ -136,11 +143,7 @@ def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -
 
 
 def _server() -> Any:
-    """The module that runs the server, which needs libraries of an extra.
-
-    Raises:
-        UserError: they are not installed.
-    """
+    """The module that runs the server, which needs libraries of an extra."""
     try:
         from draftwise.serve import run
     except ModuleNotFoundError as error:
@@ -148,10 +151,3 @@ def _server() -> Any:
             raise
         raise UserError(f"draftwise serve needs {error.name}: pip install 'draftwise[serve]'") from None
     return run
-
-
-def _limits(bounds: BoundOptions) -> Any:
-    from draftwise.serve.limits import Limits
-
-    renamed = {"max_body": "body", "clients_choose": "choice"}
-    return Limits(**{renamed.get(name, name): value for name, value in asdict(bounds).items()})

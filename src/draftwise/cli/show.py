@@ -33,7 +33,6 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def dump(value: Any) -> None:
-    """Print one JSON value on one line."""
     print(json.dumps(value, ensure_ascii=False))
 
 
@@ -52,7 +51,6 @@ def coloured(pieces: Iterable[Piece], colours: dict[str, str]) -> Text:
 
 
 def legend(colours: dict[str, str]) -> Text:
-    """The colour of each drafter."""
     from rich.text import Text
 
     parts = [part for name, colour in colours.items() for part in ((f"■ {name}", colour), "  ")]
@@ -96,7 +94,6 @@ SPEEDS = ("method", "prompts", "tokens/s", "speedup", "95 %", "accepted")
 
 
 def speeds(row: Mapping[str, Any]) -> list[str]:
-    """The cells of `SPEEDS` for one method."""
     return [
         row["method"],
         str(row["prompts"]),
@@ -125,7 +122,6 @@ class Writer:
         self.last = ""
 
     def write(self, piece: Piece) -> None:
-        """Print one piece at once."""
         self.last = piece.text or self.last
         if self.terminal:
             self.terminal.print(coloured([piece], self.colours), end="", soft_wrap=True)
@@ -146,18 +142,16 @@ GAP = "  "
 NARROWEST = 24  # columns that prose needs beside the other cells; with less it moves below them
 
 
-def width(stream: TextIO | None = None) -> int | None:
+def width(stream: TextIO) -> int | None:
     """The columns of the terminal, or of COLUMNS; None where output goes to a file or a pipe."""
-    stream = stream or sys.stdout
     if os.environ.get("COLUMNS", "").isdigit() or stream.isatty():
         return max(shutil.get_terminal_size().columns, 1)
     return None
 
 
-def line(text: str, *, indent: str = "", stream: TextIO | None = None) -> None:
+def line(text: str, *, indent: str = "") -> None:
     """Print one paragraph, wrapped between words; further lines are indented."""
-    for part in _wrapped(text, width(stream), indent):
-        print(part, file=stream or sys.stdout)
+    print("\n".join(_wrapped(text, width(sys.stdout), indent)))
 
 
 def table(

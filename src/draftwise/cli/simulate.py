@@ -82,7 +82,6 @@ class WorldOptions:
         return [first[-i:] + first[:-i] if i else first for i in range(turns)]
 
     def acceptance(self) -> Acceptance:
-        """The acceptance distribution."""
         from draftwise.measure.simulate import Runs, Stationary, Switching
 
         phases = self.phases()
@@ -116,7 +115,6 @@ class WorldOptions:
         return tuple([SimArm(0, 0)] if 0 in lengths else []) + tuple(drafting)
 
     def world(self) -> World:
-        """Everything that is simulated."""
         from draftwise.measure.simulate import by_rate, by_reward
         from draftwise.measure.simulate.play import World
         from draftwise.policies.recorders.bandit import blended
@@ -180,28 +178,20 @@ def simulate(
             print(f"\n{out / 'report.html'}")
 
 
-def numbers(option: str, text: str, *, low: float = 0.0, high: float = inf) -> list[float]:
-    """Comma-separated numbers.
-
-    Raises:
-        UserError: one is not a number, or lies outside `low` to `high`.
-    """
+def numbers(option: str, text: str, *, high: float = inf) -> list[float]:
+    """Comma-separated numbers."""
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         raise UserError(f"{option} {text}: give comma-separated numbers, such as 0.8,0.6") from None
-    if not all(isfinite(x) and low <= x <= high for x in values):
-        limits = f"from {low:g} to {high:g}" if isfinite(high) else f"of at least {low:g}"
+    if not all(isfinite(x) and 0.0 <= x <= high for x in values):
+        limits = f"from 0 to {high:g}" if isfinite(high) else "of at least 0"
         raise UserError(f"{option} {text}: give finite numbers {limits}")
     return values
 
 
 def player(name: str, arms: Sequence[SimArm]) -> Player:
-    """The learner of a policy of the catalogue.
-
-    Raises:
-        UserError: there is no such policy, or it does not learn.
-    """
+    """The learner of a policy of the catalogue."""
     from draftwise.measure.simulate import ByLastReward
     from draftwise.measure.simulate.play import Player
     from draftwise.policies.bandit import ContextPolicy

@@ -14,11 +14,7 @@ MOST_SHOWN = 40  # characters of an argument in an error
 
 
 def utf8(text: str, what: str) -> str:
-    """The text, checked: Python reads bytes that are not UTF-8 as lone surrogates, which cannot be encoded.
-
-    Raises:
-        UserError: it is not UTF-8.
-    """
+    """The text, checked: Python reads bytes that are not UTF-8 as lone surrogates, which have no code."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -28,11 +24,7 @@ def utf8(text: str, what: str) -> str:
 
 
 def standard_input(read: Callable[[], str]) -> str:
-    """The text that `read` takes from standard input.
-
-    Raises:
-        UserError: it is not UTF-8.
-    """
+    """The text that `read` takes from standard input."""
     try:
         return utf8(read(), "standard input")
     except UnicodeDecodeError as error:
@@ -40,11 +32,7 @@ def standard_input(read: Callable[[], str]) -> str:
 
 
 def read_prompt(prompt: str) -> str:
-    """The prompt itself, or standard input for `-`.
-
-    Raises:
-        UserError: it is empty.
-    """
+    """The prompt itself, or standard input for `-`."""
     text = standard_input(sys.stdin.read).removesuffix("\n") if prompt == "-" else prompt
     if not text.strip():
         raise UserError("the prompt is empty: give some text, or - for standard input")
@@ -61,7 +49,6 @@ class OneLine(logging.Handler):
     """Prints `level: message` to what is standard error at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one record, on a line of its own."""
         if unended and sys.stderr.isatty():
             unended.pop()()
         print(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
@@ -93,11 +80,7 @@ def to_stderr() -> Iterator[None]:
 
 
 def set_level(*, quiet: bool, verbose: bool) -> None:
-    """Follow --quiet and --verbose; without either, what was set before stays.
-
-    Raises:
-        UserError: both are given.
-    """
+    """Follow --quiet and --verbose; without either, what was set before stays."""
     if quiet and verbose:
         raise UserError("--quiet and --verbose contradict each other: give one of them")
     if quiet or verbose:
@@ -105,10 +88,8 @@ def set_level(*, quiet: bool, verbose: bool) -> None:
 
 
 def quiet() -> bool:
-    """Whether --quiet holds."""
     return not LOG.isEnabledFor(logging.WARNING)
 
 
 def verbose() -> bool:
-    """Whether --verbose holds."""
     return LOG.isEnabledFor(logging.INFO)

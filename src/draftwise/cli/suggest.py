@@ -90,11 +90,7 @@ def _print(suggestions: Sequence[Suggestion]) -> None:
 
 
 def locate_target(model: str) -> tuple[str, Path | None]:
-    """Return the name that publishers know the target by, and its folder if its files are here.
-
-    Raises:
-        UserError: nothing can have this name, or the folder holds no model.
-    """
+    """Return the name that publishers know the target by, and its folder if its files are here."""
     folder = Path(resolve(model))
     if not folder.is_dir():
         if (downloaded := hub.cached_models().get(model)) is None:
@@ -125,7 +121,6 @@ def _look_up(model: str) -> None:
 
 
 def without_weights(target: str) -> Iterator[Suggestion]:
-    """List the registered drafters that load nothing."""
     for one in describe("drafters"):
         if one.name not in ("none", "mtp") and not one.argument:
             yield _suggestion(target, one.name, one.help.rstrip("."), HERE, 0, 0)

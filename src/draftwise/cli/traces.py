@@ -36,7 +36,6 @@ class TraceOptions(WorkloadOptions):
     ] = False
 
     def sampling(self, eos: frozenset[int]) -> Sampling:
-        """The sampling settings."""
         from draftwise import Sampling
 
         seed = self.seed if self.temperature else None

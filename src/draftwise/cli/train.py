@@ -125,7 +125,6 @@ _verb(
 
 
 def _report(results: dict[str, Any], out: Path, *, as_json: bool) -> None:
-    """Print the results."""
     if as_json:
         show.dump({"path": str(out), **results})
         return

@@ -22,6 +22,8 @@ from .roles import Limited, Pieces, Ranked, Target
 from .round import Tops
 from .sampling import Sampling
 
+PIECE = 64  # tokens of a text that are scored in one pass
+
 
 class Scored(NamedTuple):
     """A token's log-probability under the raw softmax, and the most likely tokens in its place."""
@@ -77,13 +79,9 @@ class Batch:
         sampling = sampling or Sampling()
         self.check(len(tokens))
         with self.lock:
-            request = Request(next(self._ids), [], 0, sampling, Random(), Random(), keep=keep)
-            request.disabled, request.max_draft, request.deterministic, request.arm = (
-                set(without),
-                max_draft,
-                deterministic,
-                arm,
-            )
+            request = Request(next(self._ids), [], 0, sampling, Random(), Random(), keep=keep, arm=arm)
+            request.disabled, request.max_draft = set(without), max_draft
+            request.deterministic = deterministic
             self.target.open(request)
             self._begin(request, tokens, sampling)
             return request
@@ -106,7 +104,7 @@ class Batch:
         with self.lock:
             return self.pool.prepare()
 
-    def score(self, tokens: Sequence[int], top: int = 0, *, piece: int = 64) -> Iterator[list[Scored]]:
+    def score(self, tokens: Sequence[int], top: int = 0) -> Iterator[list[Scored]]:
         """Return what the target thinks of each token of a text but the first, a piece at a time.
 
         The text is read like a draft that is accepted as a whole.
@@ -118,7 +116,7 @@ class Batch:
         try:
             while (at := len(request.tokens)) < len(tokens):
                 with self.lock:
-                    found = self._scored(request, tokens[at : at + piece], top)
+                    found = self._scored(request, tokens[at : at + PIECE], top)
                 yield found
         finally:
             with self.lock:

@@ -22,11 +22,9 @@ class Constraint:
         self.warning = ""
 
     def after(self, tokens: Sequence[int]) -> Constraint:
-        """Return the constraint after some more tokens."""
         return Constraint(self.maskers, self.text, self.start, (*self.ahead, *tokens))
 
     def mask(self, path: Sequence[int], row: Any) -> Any:
-        """Return the logits of the token after `path`, with -inf where it is not allowed."""
         rows = [row]
         for masked in self._ask(lambda masker, *place: masker.mask(*place, rows[-1]), path):
             rows.append(masked)
@@ -38,7 +36,6 @@ class Constraint:
         return next((token for token in tokens if token >= 0), -1)
 
     def allows(self, path: Sequence[int], token: int) -> bool:
-        """Return whether a token is allowed after `path`."""
         return all(self._ask(lambda masker, *place: bool(masker.allows(*place, token)), path))
 
     def forced(self, path: Sequence[int], most: int) -> list[int]:

@@ -163,7 +163,6 @@ def framed(before: Sequence[int], draft: Draft, after: Sequence[int]) -> Draft:
 
 
 def first(draft: Draft, n: int) -> Draft:
-    """Return the first `n` tokens of a chain."""
     dist = None if draft.dist is None else draft.dist[:n]
     rows = None if draft.rows is None else draft.rows[:n]
     return replace(

@@ -74,7 +74,6 @@ class DrafterPool:
                 drafter.join(self)
 
     def collect_hints(self, request: Request) -> dict[str, float]:
-        """One cheap score per drafter."""
         hints = {}
         for name, drafter in self.drafters.items():
             if name not in request.disabled:
@@ -150,7 +149,6 @@ class DrafterPool:
         return True
 
     def observe(self, request: Request) -> None:
-        """Pass the newly committed tokens to all drafters."""
         for name in self.drafters:
             if name not in request.disabled:
                 try:
@@ -161,13 +159,9 @@ class DrafterPool:
     # -- grading, for recorders ----------------------------------------------------------------------
 
     def grades_itself(self, name: str) -> bool:
-        """Whether a drafter grades text position by position; others are graded by the drafts they would have
-        made."""
         return name in self.graders
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
-        """Return the drafter's grades, one per token and job; None if it failed, which disables it for these
-        requests."""
         requests = [job.request for job in jobs]
         patience, start = self._patience(name, requests), self._clock()
 
@@ -182,15 +176,12 @@ class DrafterPool:
         return self._answer(name, requests, grades)
 
     def width(self, name: str) -> int:
-        """Return the number of branches of a drafter's own trees: 1 for chains."""
         return self._property(name, "branches", int, 1)
 
     def drafts_trees(self, name: str) -> bool:
-        """Return whether a drafter drafts a chain or, for a wider arm, a tree."""
         return self._property(name, "drafts_trees", lambda method: bool(method()), False)
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
-        """Return the tokens of `redraft`; for a tree, those of its first branch."""
         guesser = self.guessers.get(name)
         if guesser and arm.stop is NEVER and arm.width == 1 and not request.sampling.processors:
             return self._answer(name, [request], lambda: self._guess(name, guesser, request, at, arm.length))
@@ -201,11 +192,6 @@ class DrafterPool:
         return tuple(draft.tokens[node] for node in branch)
 
     def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
-        """Return the draft that `name` makes for `arm` after the text `request.tokens[:at]`.
-
-        None if the drafter failed, or if it samples: one sample does not predict another, so such a drafter
-        can only be evaluated with `grade`.
-        """
         draft = self._answer(name, [request], lambda: self._redraft(name, request, at, arm))
         return None if draft is None or draft.dist is not None else draft
 
@@ -264,7 +250,6 @@ class DrafterPool:
         return perf_counter() - sum(float(drafter.setup_seconds) for drafter in self.compiled)
 
     def record_pass(self, seconds: float) -> None:
-        """Record the duration of a target pass."""
         self.pass_seconds += (0.1 if self.pass_seconds else 1.0) * (seconds - self.pass_seconds)
 
     def _patience(self, name: str, requests: Sequence[Request]) -> float:
@@ -282,7 +267,6 @@ class DrafterPool:
     # -- faults and ends -----------------------------------------------------------------------------
 
     def close(self, request: Request) -> None:
-        """Close a request in all drafters."""
         for name, drafter in self.drafters.items():
             try:
                 drafter.close(request)

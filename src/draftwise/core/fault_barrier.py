@@ -48,7 +48,6 @@ class FaultBarrier:
             return UNDECIDED, PLAIN, self._blame(error)
 
     def rests(self, batch_size: int) -> tuple[bool, str]:
-        """Return whether the policy leaves out this round."""
         if self.rester is not None:
             try:
                 return self.rester.rests(batch_size), ""

@@ -141,9 +141,7 @@ class Loop(Batch):
         """One call per drafter for all its requests."""
         draft(rounds, self.pool, rows="rows" in self.recorder.reads)
 
-    def _verify(
-        self, rounds: Sequence[RequestRound]
-    ) -> Iterator[tuple[Sequence[RequestRound], Sequence[Scores], float]]:
+    def _verify(self, rounds: Sequence[RequestRound]) -> Iterator[Verified]:
         """One target pass over all drafts, and its time in seconds.
 
         If the pass fails, each request is verified in a pass of its own, so that only the faulty request

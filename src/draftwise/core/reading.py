@@ -64,7 +64,6 @@ class Reading:
                 self.named[part] = self.steps
 
     def close(self, request: Request) -> None:
-        """Forget a text."""
         self.unread.pop(request.id, None)
 
     def _parts(self, name: str) -> Collection[str]:

@@ -60,7 +60,6 @@ class RequestRound:
         return self.verdict.token == NOTHING
 
     def context(self, hints: Mapping[str, float], batch_size: int) -> Context:
-        """Return the context for the policy."""
         request = self.request
         unavailable = request.not_ready.union(request.disabled) if request.disabled else request.not_ready
         tokens = request.tokens
@@ -212,7 +211,6 @@ class RequestRound:
 
     @property
     def draft_and_verify(self) -> tuple[float, float]:
-        """Seconds of drafting, and of this round's share of the target pass."""
         if self.cost is None:
             return 0.0, 0.0
         return self.cost.draft, self.cost.share(1 + len(self.draft.tokens))

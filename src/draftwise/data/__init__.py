@@ -24,7 +24,6 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """The first turn."""
         return self.turns[0]
 
 

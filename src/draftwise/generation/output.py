@@ -80,13 +80,11 @@ class Writer:
         self.start = self.ended = perf_counter()
 
     def add(self, round: Round) -> None:
-        """Add one round."""
         self.rounds.append(round)
         self.error = round.error
         self.ended = perf_counter()
 
     def _decode(self) -> None:
-        """Decode the rounds that have not been."""
         for round in self.rounds[self.decoded :]:
             if round.sources:
                 self.pieces += self.detokenizer.push(round.tokens[: round.sources], round.arm.drafter)

@@ -102,7 +102,6 @@ def _parts(doc: str) -> tuple[str, str, str]:
 
 
 def _imported(factory: Callable[..., Any]) -> Found:
-    """The description of an imported object."""
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
     positional, options = list[str](), dict[str, Option]()
     for name, parameter in inspect.signature(factory).parameters.items():

@@ -72,13 +72,11 @@ class DeviceScores(SampledScores):
         self.choices = {n - 1: int(numbers[2 * n])}
 
     def choice(self, node: int) -> int:
-        """The target's own token after `node`."""
         if node not in self.choices:
             return super().choice(node)
         return _sound(self.choices[node])
 
     def prob(self, node: int) -> float:
-        """The target's probability of the drafted token `node`."""
         if not self.chances:
             return super().prob(node)
         if isnan(self.chances[node]):

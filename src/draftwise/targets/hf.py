@@ -108,11 +108,7 @@ class HFTarget(Prefill):
         return self.runner.device.type != "cpu"
 
     def launch(self, batch: Sequence[tuple[Request, Draft]]) -> Callable[[], list[Scores]]:
-        """Start the pass of `verify`; the function that is returned waits for the device.
-
-        Raises:
-            UserError: as `verify`.
-        """
+        """Start the pass of `verify`; the function that is returned waits for the device."""
         self._adapt([request for request, _ in batch])
         if self.began:
             self._rewind()
@@ -170,7 +166,6 @@ class HFTarget(Prefill):
         return self._run(PassInput(row, [[request.tokens[start], *draft.tokens]], 1 + n))
 
     def _run(self, given: PassInput) -> Tensor:
-        """Run the pass of a round; returns its logits."""
         self.latest = output = self.runner.forward(given)
         self.info.latest, self.info.is_padded = output.info, self.padded
         return output.logits
@@ -272,7 +267,6 @@ class HFTarget(Prefill):
         return read
 
     def _plain(self, request: Request) -> bool:
-        """Whether decoding is greedy without settings that change the distribution."""
         return plain(request.sampling)
 
     def _chain(self, request: Request) -> Chain:

@@ -14,7 +14,6 @@ from ..models.runner.hidden_states import HiddenStates
 from ..models.runner.prefix_cache import PrefixCache, length
 from ..models.steady import Steady
 from ..models.threads import THREADS
-from .prefixes import longest
 from .regimes import Regimes
 
 NO_DRAFT = Draft()
@@ -159,3 +158,27 @@ class Prefill:
             for recorded in self.recorded.values():
                 recorded.share(key, self.runner.request_ids[best], self.runner.cached_lengths[row])
         self.info.reused[key] = self.runner.cached_lengths[row]
+
+
+def longest(
+    runner: ModelRunner,
+    regimes: Regimes | None,
+    row: int,
+    tokens: Sequence[int],
+    batch: Sequence[tuple[Request, Draft]],
+) -> tuple[int, int]:
+    """The row that holds the longest prefix of a text, and its length; `row` and 0 if none does."""
+    best, most = row, 0
+    for request, _ in batch:
+        other = runner.request_ids.index(request.id)
+        alike = min(runner.cached_lengths[other], len(tokens) - 1)
+        if regimes:
+            alike = min(alike, regimes.alike(request.id, runner.request_ids[row]))
+        prompts = runner.prompts.get(request.id, 0), runner.prompts.get(runner.request_ids[row], 0)
+        if runner.free and prompts[0] != prompts[1]:
+            alike = min(alike, *prompts)
+        if other != row and alike > most and request.tokens[: most + 1] == tokens[: most + 1]:
+            same = next((i for i in range(alike) if request.tokens[i] != tokens[i]), alike)
+            if same > most:
+                best, most = other, same
+    return best, most

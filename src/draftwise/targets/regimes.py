@@ -66,12 +66,10 @@ class Regimes:
         return end, max(base, end)
 
     def close(self, request: Request) -> None:
-        """Drop a text."""
         self.under.pop(request.id, None)
 
 
 def warn_of(model: Any, trained: int) -> None:
-    """Warn that a text is longer than the model was trained for."""
     warnings.warn(
         f"a text is longer than the {trained} tokens that {type(model).__name__} was trained for: it "
         "continues as the model's own decoding does, and may be of no use",

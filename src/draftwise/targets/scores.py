@@ -56,15 +56,12 @@ class RawScores:
         self.draft, self.logits = draft, logits
 
     def logprob(self, node: int, token: int) -> float:
-        """Log-probability of `token` under the raw softmax at temperature 1."""
         return float(self.logits[node + 1].float().log_softmax(-1)[token])
 
     def top(self, node: int, n: int) -> tuple[tuple[int, float], ...]:
-        """The `n` most likely tokens after `node` under the raw softmax, with their log-probabilities."""
         return top(self.logits[node + 1], n)
 
     def overlaps(self) -> list[float]:
-        """1 - TV of the raw distributions at each drafted node."""
         return overlaps(self.draft, self.logits)
 
 
@@ -83,7 +80,6 @@ class GreedyScores(RawScores):
         self.rows = logits.numpy() if choices is None else None
 
     def choice(self, node: int) -> int:
-        """The most likely token after `node`."""
         if self.choices is not None:
             token = self.choices[node + 1]
             known = token != NO_TOKEN
@@ -96,7 +92,6 @@ class GreedyScores(RawScores):
         return token
 
     def prob(self, node: int) -> float:
-        """1 for the most likely token, else 0."""
         return float(self.choice(self.draft.parents[node]) == self.draft.tokens[node])
 
     def residual(self, node: int) -> int:
@@ -104,7 +99,6 @@ class GreedyScores(RawScores):
         return self.choice(self.draft.parents[node])
 
     def chance(self, node: int, token: int) -> float:
-        """1 for the most likely token after `node`, else 0."""
         return float(self.choice(node) == token)
 
     def distributions(self, nodes: Sequence[int]) -> None:
@@ -144,14 +138,12 @@ class SampledScores(RawScores):
         self.host = self.rows.numpy() if self.rows is not None and self.rows.device.type == "cpu" else None
 
     def choice(self, node: int) -> int:
-        """The target's own token after `node`."""
         if self.greedy:
             return top_token(self._distribution(node))
         p = self._distribution(node) if self.host is None else self.host[node + 1]
         return draw(p, self.request.uniform(self.request.position + len(self._path(node))))
 
     def prob(self, node: int) -> float:
-        """The target's probability of the drafted token `node`."""
         parent, token = self.draft.parents[node], self.draft.tokens[node]
         if self.greedy:
             return float(top_token(self._distribution(parent)) == token)
@@ -177,7 +169,6 @@ class SampledScores(RawScores):
         return draw(left if left.any() else p, self.request.rng.random())
 
     def chance(self, node: int, token: int) -> float:
-        """The target's probability of `token` after `node`."""
         if self.greedy:
             return float(self._distribution(node).argmax() == token)
         return self._chance(node, token)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from ..drafts import Draft, Verdict
-from ..passes import TargetInfo
-from ..request import Request
+from .drafts import Draft, Verdict
+from .passes import TargetInfo
+from .request import Request
 
 
 class Scores(Protocol):
