@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class RunOptions(WorkloadOptions):
     """Workload, models and how they decode."""
 
-    batch: Annotated[str, Option(help="Batch size, or several, comma-separated.")] = "1"
+    batch: Annotated[str, "Batch size, or several, comma-separated."] = "1"
 
     def as_arguments(self) -> list[str]:
         """The command line of these options, without those at their defaults."""
@@ -56,12 +56,12 @@ class RunOptions(WorkloadOptions):
 
 def bench(
     run: RunOptions,
-    out: Annotated[Path, Option(help="The folder for the results; an interrupted run there is resumed.")],
+    out: Annotated[Path, "The folder for the results; an interrupted run there is resumed."],
     policies: Policies = "auto",
     peers: Annotated[
-        str, Option(help="Comma-separated other engines: transformers, llamacpp, vllm, ENGINE:MODE or all.")
+        str, "Comma-separated other engines: transformers, llamacpp, vllm, ENGINE:MODE or all."
     ] = "",
-    split: Annotated[str, Option(help="all, test (not used by `draftwise tune`) or validation.")] = "all",
+    split: Annotated[str, "all, test (not used by `draftwise tune`) or validation."] = "all",
     as_json: AsJson = False,
 ) -> None:
     """Measure policies and other engines on the same prompts; the same command resumes an interrupted run.
@@ -145,11 +145,10 @@ def tune(
     run: RunOptions,
     grid: Annotated[
         list[str] | None,
-        Option(help="option=A,B: values to try; several give their product. Default: the policy's own grid."),
+        "option=A,B: values to try; several give their product. Default: the policy's own grid.",
     ] = None,
     out: Annotated[
-        Path | None,
-        Option(help="Keep the measurements in this folder; the same command resumes an interrupted run."),
+        Path | None, "Keep the measurements in this folder; the same command resumes an interrupted run."
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import MISSING, fields, is_dataclass
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from typer import Option, Typer, echo
 from typer.core import TyperCommand, TyperGroup
@@ -82,7 +83,8 @@ def make_command(verb: Callable[..., Any]) -> Callable[..., Any]:
         if own.name in groups:
             parameters += _list_options(groups[own.name])
         else:
-            parameters.append(own.replace(annotation=hints[own.name], kind=Parameter.KEYWORD_ONLY))
+            annotation = _annotation(hints[own.name])
+            parameters.append(own.replace(annotation=annotation, kind=Parameter.KEYWORD_ONLY))
     parameters += [_option("quiet", Quiet, False), _option("verbose", Verbose, False)]
 
     def command(*, quiet: bool, verbose: bool, **options: Any) -> Any:
@@ -99,10 +101,22 @@ def make_command(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _list_options(group: Any) -> Iterator[Parameter]:
+    """The fields as options, in the `section` of their class."""
     hints = get_type_hints(group, include_extras=True)
     for f in fields(group):
         default = f.default if f.default_factory is MISSING else f.default_factory()
-        yield _option(f.name, hints[f.name], default)
+        owner = next(kind for kind in group.__mro__ if f.name in vars(kind).get("__annotations__", ()))
+        yield _option(f.name, _annotation(hints[f.name], vars(owner).get("section")), default)
+
+
+def _annotation(hint: Any, section: str | None = None) -> Any:
+    """What Typer reads; a text in an `Annotated` is the help of an option."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    kind, info = get_args(hint)
+    info = Option(help=info) if isinstance(info, str) else copy(info)
+    info.rich_help_panel = info.rich_help_panel or section
+    return Annotated[kind, info]
 
 
 def _option(name: str, kind: Any, default: Any) -> Parameter:

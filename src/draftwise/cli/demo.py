@@ -117,7 +117,7 @@ class DemoModels(ModelOptions):
 def demo(
     models: DemoModels,
     prompts: Annotated[int, typer.Option(help="Number of questions from Spec-Bench.", min=1)] = 13,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest text in tokens.")] = 96,
+    max_new_tokens: Annotated[int, "Longest text in tokens."] = 96,
     as_json: AsJson = False,
 ) -> None:
     """Compare plain and adaptive decoding on real prompts, side by side: same text, less time.

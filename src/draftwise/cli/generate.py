@@ -33,8 +33,7 @@ def generate(
     models: ModelOptions,
     sampling: SamplingOptions,
     samples: Annotated[
-        int,
-        typer.Option("--samples", "-n", help="Number of texts, decoded as one batch.", min=1, max=1024),
+        int, typer.Option("--samples", "-n", help="Number of texts, decoded as one batch.", min=1, max=1024)
     ] = 1,
     raw: Raw = False,
     explain: Annotated[

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from typer import Option
 
@@ -47,7 +47,6 @@ def _zoo() -> list[str]:
 
 
 MODELS: dict[str, Any] = {"rich_help_panel": "Models"}
-SAMPLING: dict[str, Any] = {"rich_help_panel": "Sampling"}
 
 DEFAULT_TARGET = default_target()
 OWN = "Default: from the model's generation_config, else"
@@ -83,7 +82,7 @@ Compile = Annotated[
     ),
 ]
 TrustRemoteCode = Annotated[
-    bool, Option("--trust-remote-code", help="Run the Python code in the model's folder.", **MODELS)
+    bool, Option("--trust-remote-code", help="Run the Python code in the model's folder.")
 ]
 
 
@@ -150,6 +149,7 @@ def _checked(policies: Sequence[str]) -> tuple[str, ...]:
 class LoadingOptions:
     """The target and the drafters, and how they are loaded."""
 
+    section: ClassVar[str] = "Models"
     target: Target = DEFAULT_TARGET
     drafters: Annotated[
         str | None,
@@ -157,17 +157,14 @@ class LoadingOptions:
             help="Comma-separated drafters: models, or names from `draftwise drafters`. "
             "Default: ngram,suffix, and a bundled drafter before them for zoo:target and zoo:smollm2.",
             autocompletion=complete("drafters", "zoo", several=True),
-            **MODELS,
         ),
     ] = None
-    dtype: Annotated[str, Option(help="Precision: auto, float32, bfloat16 or float16.", **MODELS)] = "auto"
-    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.", **MODELS)] = "auto"
+    dtype: Annotated[str, "Precision: auto, float32, bfloat16 or float16."] = "auto"
+    device: Annotated[str, "auto, cpu, cuda, cuda:1 or mps."] = "auto"
     exact: Annotated[
         bool,
         Option(
-            "--exact",
-            help="Text depends on no draft and no other text, bit for bit, in half precision too.",
-            **MODELS,
+            "--exact", help="Text depends on no draft and no other text, bit for bit, in half precision too."
         ),
     ] = False
     trust_remote_code: TrustRemoteCode = False
@@ -179,16 +176,14 @@ class WorkloadOptions(LoadingOptions):
 
     workload: Annotated[
         str,
-        Option(
-            help="spec-bench, mixed, phased, drift, hostile, humaneval:PATH, mbpp:PATH, gsm8k:PATH, "
-            "or a JSONL file of prompts."
-        ),
+        "spec-bench, mixed, phased, drift, hostile, humaneval:PATH, mbpp:PATH, gsm8k:PATH, "
+        "or a JSONL file of prompts.",
     ] = "spec-bench"
-    limit: Annotated[int, Option(help="Number of prompts at most; 0: all.")] = 0
-    per_category: Annotated[int, Option(help="Prompts of each category; 0: all.")] = 0
-    max_new_tokens: Annotated[int, Option(help="Longest text in tokens.")] = 128
-    temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy decoding.")] = 0.0
-    seed: Annotated[int, Option(help="Random seed of sampling, workloads and the order of work.")] = 0
+    limit: Annotated[int, "Number of prompts at most; 0: all."] = 0
+    per_category: Annotated[int, "Prompts of each category; 0: all."] = 0
+    max_new_tokens: Annotated[int, "Longest text in tokens."] = 128
+    temperature: Annotated[float, "Sampling temperature; 0 is greedy decoding."] = 0.0
+    seed: Annotated[int, "Random seed of sampling, workloads and the order of work."] = 0
     raw: Raw = False
     compile: Compile = "kept"
 
@@ -197,12 +192,12 @@ class WorkloadOptions(LoadingOptions):
 class ModelOptions(LoadingOptions):
     """The target, the drafters and the policy."""
 
+    section: ClassVar[str] = "Models"
     policy: Annotated[
         str | None,
         Option(
             help="The policy: a name from `draftwise policies`. Default: auto, or none without drafters.",
             autocompletion=complete("policies"),
-            **MODELS,
         ),
     ] = None
     state: Annotated[
@@ -211,7 +206,6 @@ class ModelOptions(LoadingOptions):
             metavar="FILE|auto|off",
             help="Save what the policy learns to this file, and start from it. auto: for the policy auto, "
             "one in the user's cache; off: nothing is kept.",
-            **MODELS,
         ),
     ] = "auto"
     compile: Compile = "auto"
@@ -221,7 +215,6 @@ class ModelOptions(LoadingOptions):
             help="Time what is faster on this machine: auto (3 seconds at most, the rest at later starts), "
             "off (saved answers only) or all (everything again, as long as it takes).",
             autocompletion=lambda: ["auto", "off", "all"],
-            **MODELS,
         ),
     ] = "auto"
     threads: Annotated[
@@ -230,7 +223,6 @@ class ModelOptions(LoadingOptions):
             min=0,
             max=1024,
             help="Threads of models on a CPU; 0: all cores, fewer while other work needs them.",
-            **MODELS,
         ),
     ] = 0
 
@@ -267,54 +259,31 @@ class ModelOptions(LoadingOptions):
 class SamplingOptions:
     """How tokens are sampled, and when the text ends."""
 
-    max_new_tokens: Annotated[int | None, Option(help=f"Longest text in tokens. {OWN} 256.", **SAMPLING)] = (
-        None
-    )
-    temperature: Annotated[
-        float | None,
-        Option(help=f"Sampling temperature; 0 is greedy decoding. {OWN} 0.", **SAMPLING),
-    ] = None
-    top_k: Annotated[
-        int | None, Option(help=f"Keep the K most probable tokens; 0: all. {OWN} 0.", **SAMPLING)
-    ] = None
+    section: ClassVar[str] = "Sampling"
+    max_new_tokens: Annotated[int | None, f"Longest text in tokens. {OWN} 256."] = None
+    temperature: Annotated[float | None, f"Sampling temperature; 0 is greedy decoding. {OWN} 0."] = None
+    top_k: Annotated[int | None, f"Keep the K most probable tokens; 0: all. {OWN} 0."] = None
     top_p: Annotated[
         float | None,
-        Option(
-            help=f"Nucleus sampling: keep the smallest set of tokens with total probability >= P. {OWN} 1.",
-            **SAMPLING,
-        ),
+        f"Nucleus sampling: keep the smallest set of tokens with total probability >= P. {OWN} 1.",
     ] = None
     min_p: Annotated[
-        float | None,
-        Option(help=f"Drop tokens less probable than P times the most probable one. {OWN} 0.", **SAMPLING),
+        float | None, f"Drop tokens less probable than P times the most probable one. {OWN} 0."
     ] = None
     repetition_penalty: Annotated[
-        float | None,
-        Option(help=f"Above 1 lowers the logits of tokens in prompt and text. {OWN} 1.", **SAMPLING),
+        float | None, f"Above 1 lowers the logits of tokens in prompt and text. {OWN} 1."
     ] = None
-    presence_penalty: Annotated[
-        float, Option(help="Subtract this from the logits of tokens in the text.", **SAMPLING)
-    ] = 0.0
+    presence_penalty: Annotated[float, "Subtract this from the logits of tokens in the text."] = 0.0
     frequency_penalty: Annotated[
-        float,
-        Option(
-            help="Subtract this from the logits of tokens, for each time they occur in the text.", **SAMPLING
-        ),
+        float, "Subtract this from the logits of tokens, for each time they occur in the text."
     ] = 0.0
-    seed: Annotated[
-        int | None,
-        Option(help="Random seed; the same seed gives the same text. Default: a new one.", **SAMPLING),
-    ] = None
-    stop: Annotated[
-        list[str], Option(help="End the text before this string; may be given several times.", **SAMPLING)
-    ] = field(default_factory=list)
+    seed: Annotated[int | None, "Random seed; the same seed gives the same text. Default: a new one."] = None
+    stop: Annotated[list[str], "End the text before this string; may be given several times."] = field(
+        default_factory=list
+    )
     logprobs: Annotated[
         bool,
-        Option(
-            "--logprobs",
-            help="Report the log-probability of the text, and of each token with --json.",
-            **SAMPLING,
-        ),
+        Option("--logprobs", help="Report the log-probability of the text, and of each token with --json."),
     ] = False
 
     def settings(self) -> dict[str, Any]:

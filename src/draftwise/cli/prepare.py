@@ -35,7 +35,7 @@ def build(
             help="The target model: zoo:NAME, a folder or a Hugging Face id.", autocompletion=complete("zoo")
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    out: Annotated[Path, "The folder to write."],
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -110,9 +110,7 @@ def export(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
-    type: Annotated[
-        str, typer.Option(help="The type of the matrices: f32, f16, bf16, q8_0 or q4_k.")
-    ] = "f16",
+    type: Annotated[str, "The type of the matrices: f32, f16, bf16, q8_0 or q4_k."] = "f16",
     trust_remote_code: TrustRemoteCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -157,7 +155,7 @@ def _counted(types: dict[str, int]) -> str:
 
 def merge(
     files: Annotated[list[Path], typer.Argument(help="State files of the same policy, target and drafters.")],
-    out: Annotated[Path, typer.Option(help="The file to write; it may be one of the inputs.")],
+    out: Annotated[Path, "The file to write; it may be one of the inputs."],
     as_json: AsJson = False,
 ) -> None:
     """Merge the state files of several replicas into one.

@@ -9,7 +9,7 @@ import warnings
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from typer import Option
 
@@ -17,8 +17,6 @@ from draftwise.errors import DraftwiseWarning, UserError
 
 from .options import ModelOptions, PrefixCache
 
-PLACE: dict[str, Any] = {"rich_help_panel": "Address"}
-BOUNDS: dict[str, Any] = {"rich_help_panel": "Bounds"}
 KEY = "DRAFTWISE_API_KEY"
 
 
@@ -26,40 +24,33 @@ KEY = "DRAFTWISE_API_KEY"
 class AddressOptions:
     """Where the server listens, and to whom."""
 
-    host: Annotated[str, Option(help="Address to listen at.", **PLACE)] = "127.0.0.1"
-    port: Annotated[int, Option(help="Port to listen at; 0: a free one.", **PLACE)] = 8000
-    api_key: Annotated[
-        str | None, Option(help=f"Key that clients must send. Default: ${KEY}, or none.", **PLACE)
-    ] = None
+    section: ClassVar[str] = "Address"
+    host: Annotated[str, "Address to listen at."] = "127.0.0.1"
+    port: Annotated[int, "Port to listen at; 0: a free one."] = 8000
+    api_key: Annotated[str | None, f"Key that clients must send. Default: ${KEY}, or none."] = None
     name: Annotated[
-        str | None,
-        Option(help="Name of the model for clients. Default: --target, of a path its last part.", **PLACE),
+        str | None, "Name of the model for clients. Default: --target, of a path its last part."
     ] = None
-    allow_origin: Annotated[
-        list[str], Option(help="Let web pages of this origin call the server; may be repeated.", **PLACE)
-    ] = field(default_factory=list)
+    allow_origin: Annotated[list[str], "Let web pages of this origin call the server; may be repeated."] = (
+        field(default_factory=list)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundOptions:
     """How much the server takes on."""
 
-    batch: Annotated[int, Option(help="Texts decoded together.", **BOUNDS)] = 8
-    queue: Annotated[int, Option(help="Texts that may wait; more are refused.", **BOUNDS)] = 64
-    window: Annotated[
-        int, Option(help="Longest text in tokens, with its prompt; 0: the target's window.", **BOUNDS)
-    ] = 0
-    body: Annotated[int, Option("--max-body", help="Longest body of a request in bytes.", **BOUNDS)] = 4 << 20
-    timeout: Annotated[float, Option(help="Seconds that an answer may take.", **BOUNDS)] = 600.0
-    grace: Annotated[
-        float, Option(help="Seconds to finish running texts after SIGTERM; 0: cut them.", **BOUNDS)
-    ] = 30.0
+    section: ClassVar[str] = "Bounds"
+    batch: Annotated[int, "Texts decoded together."] = 8
+    queue: Annotated[int, "Texts that may wait; more are refused."] = 64
+    window: Annotated[int, "Longest text in tokens, with its prompt; 0: the target's window."] = 0
+    body: Annotated[int, Option("--max-body", help="Longest body of a request in bytes.")] = 4 << 20
+    timeout: Annotated[float, "Seconds that an answer may take."] = 600.0
+    grace: Annotated[float, "Seconds to finish running texts after SIGTERM; 0: cut them."] = 30.0
     choice: Annotated[
         str,
         Option(
-            "--clients-choose",
-            help="What clients may choose of speculation: nothing, bounds, everything.",
-            **BOUNDS,
+            "--clients-choose", help="What clients may choose of speculation: nothing, bounds, everything."
         ),
     ] = "bounds"
 

@@ -35,25 +35,19 @@ class WorldOptions:
     """Acceptance rates, the cost of drafts, and the delay of feedback."""
 
     drafters: Annotated[
-        int,
-        Option(help="Number of drafters; their acceptance rates fall from 0.8 to 0.4.", min=1, max=1000),
+        int, Option(help="Number of drafters; their acceptance rates fall from 0.8 to 0.4.", min=1, max=1000)
     ] = 3
     chances: Annotated[
-        str,
-        Option(help="The acceptance rate of each drafter instead, as 0.8,0.6; / separates phases."),
+        str, "The acceptance rate of each drafter instead, as 0.8,0.6; / separates phases."
     ] = ""
-    lengths: Annotated[
-        str, Option(help="Draft lengths; an arm is a drafter and a length, 0 is plain decoding.")
-    ] = "5"
-    costs: Annotated[
-        str, Option(help="Cost of a draft token in target passes: one number, or one for each drafter.")
-    ] = "0.05"
+    lengths: Annotated[str, "Draft lengths; an arm is a drafter and a length, 0 is plain decoding."] = "5"
+    costs: Annotated[str, "Cost of a draft token in target passes: one number, or one for each drafter."] = (
+        "0.05"
+    )
     drift: Annotated[
         str,
-        Option(
-            help="none; phases: the rates change every --every tokens; texts: with each text; runs: easy and "
-            "hard stretches of random length, --every tokens on average."
-        ),
+        "none; phases: the rates change every --every tokens; texts: with each text; runs: easy and "
+        "hard stretches of random length, --every tokens on average.",
     ] = "none"
     every: Annotated[int, Option(help="Tokens between two changes.", min=1, max=10_000_000)] = 500
     tokens: Annotated[int, Option(help="Tokens in a text.", min=1, max=10_000_000)] = 2000
@@ -63,10 +57,8 @@ class WorldOptions:
     ] = 0
     reward: Annotated[
         str,
-        Option(
-            help="Reward of all bandits: accepted, blended (TapOut), rate (tokens per second), or auto "
-            "(accepted for drafts of one length, else rate, as in the catalogue)."
-        ),
+        "Reward of all bandits: accepted, blended (TapOut), rate (tokens per second), or auto "
+        "(accepted for drafts of one length, else rate, as in the catalogue).",
     ] = "auto"
 
     def phases(self) -> list[list[float]]:

@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 class TraceOptions(WorkloadOptions):
     """Workload, models and what is recorded."""
 
-    length: Annotated[int, Option(help="Longest recorded draft in tokens.")] = 16
-    temperature: Annotated[
-        float, Option(help="Sampling temperature; at 0 replays are exact, above it unbiased.")
-    ] = 0.0
+    length: Annotated[int, "Longest recorded draft in tokens."] = 16
+    temperature: Annotated[float, "Sampling temperature; at 0 replays are exact, above it unbiased."] = 0.0
     overlap: Annotated[
         bool, Option("--overlap", help="Also verify all drafts, for policies that use block divergence.")
     ] = False
@@ -44,7 +42,7 @@ class TraceOptions(WorkloadOptions):
 
 def trace(
     options: TraceOptions,
-    out: Annotated[Path, Option(help="The folder to write; an interrupted recording there is resumed.")],
+    out: Annotated[Path, "The folder to write; an interrupted recording there is resumed."],
     as_json: AsJson = False,
 ) -> None:
     """Record the target's text and all drafts, for `draftwise replay`, which needs no models.
@@ -116,23 +114,21 @@ def trace(
 
 WHEN = "when the costs were measured"
 Folder = Annotated[Path, Argument(help="A folder that `draftwise trace` wrote.", metavar="TRACE")]
-Recorded = Annotated[str, Option(help="Comma-separated drafters of the trace. Default: all of them.")]
+Recorded = Annotated[str, "Comma-separated drafters of the trace. Default: all of them."]
 CostFile = Annotated[
     str,
-    Option(
-        help="A file of seconds, a published profile, or c=NUMBER (cost of a draft token in target passes). "
-        "Default: the costs measured with the trace."
-    ),
+    "A file of seconds, a published profile, or c=NUMBER (cost of a draft token in target passes). "
+    "Default: the costs measured with the trace.",
 ]
 
 
 def replay(
     trace: Folder,
-    out: Annotated[Path, Option(help="The folder for the results.")],
+    out: Annotated[Path, "The folder for the results."],
     policies: Policies = "auto",
     drafters: Recorded = "",
     costs: CostFile = "",
-    seed: Annotated[int, Option(help="Random seed of the policies.")] = 0,
+    seed: Annotated[int, "Random seed of the policies."] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Run policies on a trace; under greedy decoding the rounds equal those of live decoding.
@@ -177,7 +173,7 @@ def oracle(
     trace: Folder,
     drafters: Recorded = "",
     costs: CostFile = "",
-    out: Annotated[Path | None, Option(help="Also write oracle.json to this folder.")] = None,
+    out: Annotated[Path | None, "Also write oracle.json to this folder."] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute the shortest time over all choices of drafter and length, and the times of fixed arms.

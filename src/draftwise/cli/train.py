@@ -30,10 +30,8 @@ from .show import table
 app = typer.Typer(cls=Group, help="Train drafters, heads, classifiers and routers on the target's own text.")
 
 
-OUT = Annotated[Path, typer.Option(help="The folder to write; an interrupted training there is resumed.")]
-CONFIG = Annotated[
-    Path | None, typer.Option(help="A YAML file of options; options on the command line override it.")
-]
+OUT = Annotated[Path, "The folder to write; an interrupted training there is resumed."]
+CONFIG = Annotated[Path | None, "A YAML file of options; options on the command line override it."]
 
 
 def _verb(name: str, kind: type[Run], help: str) -> None:
