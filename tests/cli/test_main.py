@@ -65,7 +65,7 @@ def test_an_argument_that_is_not_utf_8_is_told(
 ) -> None:
     """A shell hands its bytes on, which Python shows as lone surrogates."""
     err = refused(*arguments)
-    assert "an argument is not UTF-8 text: '" in err and len(err) < 400 and err.isascii()
+    assert "an argument has half a character (U+DCE9): repair its encoding" in err and err.isascii()
 
 
 @pytest.mark.parametrize("handler", ["strict", "surrogateescape"])
@@ -75,7 +75,8 @@ def test_standard_input_that_is_not_utf_8_is_told(
 ) -> None:
     stream = io.TextIOWrapper(io.BytesIO(b"caf\xe9\n"), encoding="utf-8", errors=handler)
     monkeypatch.setattr(sys, "stdin", stream)
-    assert "standard input is not UTF-8 text" in refused(*arguments)
+    said = "is not UTF-8 text" if handler == "strict" else "has half a character"
+    assert f"standard input {said}" in refused(*arguments)
 
 
 def test_ctrl_c_while_the_command_line_itself_is_read(tmp_path: Path) -> None:
@@ -130,14 +131,6 @@ def test_ctrl_c_while_loading(models: Models, run: Run, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Decoder, "from_specs", interrupted)
     assert run("generate", "a")[0] == 130
-
-
-def test_python_runs_the_package() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "draftwise", "generate", " "], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: the prompt is empty") and done.stderr.count("\n") == 1
 
 
 def test_ctrl_c_leaves_what_thread_pools_have_queued() -> None:

@@ -228,6 +228,7 @@ def test_a_malformed_draft_is_a_fault_of_its_drafter(how: str, temperature: floa
     ]
     assert not any(r.error for r in rounds)
     assert [r.request for r in rounds if r.fault] == [1] and loop.faults == {"odd": 1}
+    assert {r.request for r in rounds if r.drafted} == {0}
     plain, _ = make({}, method("none", []).policy.arms)
     alone = list(plain.run([[0], [1]], Sampling(max_new_tokens=9, temperature=temperature, seed=3), batch=2))
     for i in (0, 1):

@@ -104,34 +104,6 @@ def test_several_ends_of_text_and_criteria() -> None:
     assert rounds[-1].tokens == (1, 2, 3, 4) and rounds[-1].finish_reason == "stop"
 
 
-def test_requests_join_and_leave_between_steps_without_touching_others() -> None:
-    loop, _ = make(
-        {"good": good(), "bad": SimDrafter(markov(P[:, ::-1]), sampled=False)},
-        [Arm("good", 3), Arm("bad", 4), Arm("none", 0)],
-        Uniform,
-    )
-    rng = random.Random(0)
-    texts: dict[int, list[int]] = {}
-    requests, left = dict[int, Request](), dict[int, Request]()
-    while len(left) < 40:
-        if len(requests) < 6 and rng.random() < 0.6:
-            request = loop.add(
-                [rng.randrange(V)] * rng.randint(1, 4), Sampling(max_new_tokens=rng.randint(1, 30))
-            )
-            requests[request.id] = request
-        for round in loop.step():
-            texts.setdefault(round.request, []).extend(round.tokens)
-        for key, request in list(requests.items()):
-            if request.done:
-                left[key] = requests.pop(key)
-            elif rng.random() < 0.02:
-                loop.close(requests.pop(key))
-    for key, request in left.items():
-        assert texts[key] == counted(
-            request.tokens[request.prompt_length - 1], request.sampling.max_new_tokens
-        )
-
-
 def test_a_parked_request_goes_on() -> None:
     loop, spy = make({"good": good()}, [Arm("good", 3)])
     request = loop.add([0], Sampling(max_new_tokens=5), keep=True)
@@ -274,20 +246,6 @@ def test_the_policy_turns_to_the_drafters_that_are_left() -> None:
     rounds = list(loop.run([[0]] * 3, Sampling(max_new_tokens=80)))
     at = next(i for i, r in enumerate(rounds) if r.fault)
     assert all(r.arm.drafter == "good" for r in rounds[at + 1 :] if r.request == rounds[at].request)
-
-
-def test_a_fault_in_one_request_leaves_the_drafter_to_the_others() -> None:
-    class Picky(SimDrafter):
-        def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-            return [
-                Draft.chain([V]) if job.request.id == 0 else super(Picky, self).draft([job])[0]
-                for job in jobs
-            ]
-
-    loop, _ = make({"picky": Picky(markov(P), sampled=False)}, [Arm("picky", 3)])
-    rounds = list(loop.run([[0], [1]], Sampling(max_new_tokens=20), batch=2))
-    assert {r.request for r in rounds if r.accepted} == {1}
-    assert [r.request for r in rounds if r.fault] == [0]
 
 
 def test_a_drafter_out_of_use_is_out_of_every_open_request() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from draftwise import Decoder, UserError, method
+from draftwise import Decoder, method
 from draftwise.cli import main
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
-from draftwise.state.file import StateFile, StateWarning
+from draftwise.state.file import StateFile
 from draftwise.targets.hf import HFTarget
 
 Make = Callable[..., Decoder]
@@ -81,37 +81,6 @@ def test_a_text_left_early_is_saved_too(make: Make, path: Path) -> None:
     assert not path.exists()
     pieces.close()
     assert rounds(path) > 0
-
-
-def test_a_new_decoder_goes_on_where_the_old_one_stopped(make: Make, path: Path) -> None:
-    old = make()
-    old.generate("One two three one two", max_new_tokens=12)
-    new = make()
-    assert new.loop.policy.shared == old.loop.policy.shared  # type: ignore[attr-defined]
-    again = [new.generate("Four five", max_new_tokens=6), old.generate("Four five", max_new_tokens=6)]
-    arms = [[round.decision.arm for round in output.rounds] for output in again]
-    assert arms[0] == arms[1]
-
-
-def test_a_file_that_cannot_be_written_costs_a_warning_and_no_text(make: Make, path: Path) -> None:
-    dec = make()
-    path.mkdir()
-    with pytest.warns(StateWarning, match=r"learnt\.json cannot be written") as told:
-        assert dec.generate("One", max_new_tokens=3).token_ids
-        assert dec.generate("Two", max_new_tokens=3).token_ids
-    assert len(told) == 1
-    assert dec.state
-    with pytest.raises(UserError, match="cannot be written"):
-        dec.state.save()
-
-
-def test_another_target_starts_afresh_and_leaves_the_file(make: Make, path: Path) -> None:
-    make().generate("One two three", max_new_tokens=4)
-    before = path.read_bytes()
-    with pytest.warns(StateWarning, match="another target"):
-        dec = make(target="u")
-    dec.generate("One two three", max_new_tokens=4)
-    assert path.read_bytes() == before
 
 
 # -- the command line ------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from draftwise import Decoder
 from draftwise.generation.processors import own_processors
 
 
@@ -73,11 +72,3 @@ def test_a_processor_is_used_as_it_is(name: str) -> None:
 def test_a_factory_makes_one_for_each_text(name: str) -> None:
     first, second = own_processors([FACTORIES[name]] * 2, alone=True)
     assert type(first) is type(second) is Scaled and first is not second
-
-
-@pytest.mark.parametrize("name", ["module", "decorated"])
-def test_a_text_is_written_with_it(name: str, decoder: Decoder) -> None:
-    plain = decoder.generate("Ein Hund", max_new_tokens=6).token_ids
-    for n in (1, 2):
-        out = decoder.generate("Ein Hund", n=n, max_new_tokens=6, processors=[PROCESSORS[name]])
-        assert [text.token_ids for text in out.samples] == [plain] * n

@@ -15,7 +15,7 @@ from draftwise.core.drafts import Draft, Verdict
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.models.distributions import Chain, draw
-from draftwise.targets.device_scores import DeviceScores, depths_of, quantiles, read_all
+from draftwise.targets.device_scores import DeviceScores, quantiles, read_all
 from draftwise.targets.scores import SampledScores
 
 SIZE = 40
@@ -117,10 +117,6 @@ def test_quantiles_are_draws() -> None:
     uniforms = [rng.choice([0.0, rng.random(), 1 - 2**-53]) for _ in range(50)]
     wanted = [draw(row, u) for row, u in zip(p, uniforms, strict=True)]
     assert quantiles(p, torch.tensor(uniforms, dtype=torch.float64)).tolist() == wanted
-
-
-def test_depths_count_the_tokens_before() -> None:
-    assert depths_of(Draft((1, 2, 3, 4), (-1, 0, 0, 1))) == [0, 1, 2, 2, 3]
 
 
 def test_uniforms_that_were_peeked_at_are_still_to_come() -> None:

@@ -69,15 +69,6 @@ def test_greedy_text_is_llama_cpps_own(policy: str, batch: int) -> None:
     assert written(loop, texts, N, batch) == own(path, texts)
 
 
-def test_drafts_are_accepted_and_rejected() -> None:
-    path, texts = tiny(), prompts()
-    loop = loop_with(gguf(path), team(path, texts), "static-6?drafter=oracle")
-    rounds = list(loop.run(texts, Sampling(max_new_tokens=N), batch=3))
-    assert any(r.accepted == r.drafted > 2 for r in rounds)
-    assert any(0 < r.accepted < r.drafted for r in rounds)
-    assert any(r.accepted == 0 < r.drafted for r in rounds)
-
-
 def test_a_prompt_longer_than_a_pass_is_read_in_pieces() -> None:
     path = tiny()
     texts = [[Random(i).randrange(2, VOCAB) for _ in range(n)] for i, n in enumerate((1300, 40, 513, 600))]

@@ -149,17 +149,6 @@ def test_only_plain_greedy_decoding_takes_the_most_likely_token(settings: Sampli
     assert type(target.verify([(one, Draft())])[0]) is kind
 
 
-def test_each_answer_has_a_chain_of_its_own() -> None:
-    """A new turn counts its rounds from 0 and may have other settings."""
-    target = HFTarget(model("llama"))
-    one = request(0, [3, 4, 5], Sampling(temperature=1.0))
-    first = target._chain(one)
-    one.rounds = 1
-    assert target._chain(one) is first
-    one.rounds = 0
-    assert target._chain(one) is not first
-
-
 @pytest.mark.parametrize(("others", "width"), [(1, 11), (3, 1), (31, 1)])
 def test_a_short_prompt_has_a_pass_of_its_own_where_it_would_widen_that_of_many(
     others: int, width: int
@@ -180,10 +169,3 @@ def test_a_short_prompt_has_a_pass_of_its_own_where_it_would_widen_that_of_many(
         pass
     passes.read(*here, new)
     assert max(passes.ran[-1][0]) == width and sum(sum(widths) for widths, _ in passes.ran) == others + 11
-
-
-def test_rows_are_padded_unless_each_has_a_pass_of_its_own() -> None:
-    assert HFTarget(model("llama")).padded
-    apart = HFTarget(model("llama"))
-    apart.runner.together = False
-    assert not apart.padded

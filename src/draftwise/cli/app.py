@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from draftwise.errors import UserError
+from draftwise.inputs import whole
 from draftwise.registry import meant
 
 from . import prepare, train
@@ -22,7 +23,7 @@ from .generate import chat, generate
 from .lists import drafters, models, policies
 from .serve import serve
 from .simulate import simulate
-from .streams import set_level, to_stderr, utf8
+from .streams import set_level, to_stderr
 from .suggest import suggest
 from .traces import oracle, replay, trace
 
@@ -114,7 +115,7 @@ def _run(arguments: Sequence[str]) -> int:
     """Run a command line whose output can be written."""
     try:
         for argument in arguments:
-            utf8(argument, "an argument")
+            whole(argument, "an argument")  # Python reads bytes that are not UTF-8 as halves of characters
         width = min(shutil.get_terminal_size().columns, WIDEST)
         with to_stderr():
             status = app(list(arguments), prog_name="draftwise", standalone_mode=False, terminal_width=width)

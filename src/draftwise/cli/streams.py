@@ -9,24 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from draftwise.errors import DraftwiseWarning, UserError
-
-MOST_SHOWN = 40  # characters of an argument in an error
-
-
-def utf8(text: str, what: str) -> str:
-    """The text, checked: Python reads bytes that are not UTF-8 as lone surrogates, which have no code."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        shown = ascii(text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}...")
-        raise UserError(f"{what} is not UTF-8 text: {shown}; convert it first") from None
-    return text
+from draftwise.inputs import whole
 
 
 def standard_input(read: Callable[[], str]) -> str:
     """The text that `read` takes from standard input."""
     try:
-        return utf8(read(), "standard input")
+        return whole(read(), "standard input")
     except UnicodeDecodeError as error:
         raise UserError("standard input is not UTF-8 text: convert it first") from error
 

@@ -89,11 +89,8 @@ class DrafterPool:
             return NOBODY
         not_ready = set(self.reading.unread_by(request))
         for name, waiter in self.waiters.items():
-            try:
-                if name not in request.disabled and not waiter.ready(request):
-                    not_ready.add(name)
-            except Exception as error:
-                self.fault(name, request, error)
+            if name not in request.disabled and not self._answer(name, [request], waiter.ready, request):
+                not_ready.add(name)
         return frozenset(not_ready)
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
@@ -139,22 +136,15 @@ class DrafterPool:
         if (found := self.reading.next()) is None:
             return False
         name, request = found
-        try:
-            more = name not in request.disabled and self.reading.preparers[name].prepare(request)
-        except Exception as error:
-            self.fault(name, request, error)
-            more = False
-        if not more:
+        preparer = self.reading.preparers[name]
+        if name in request.disabled or not self._answer(name, [request], preparer.prepare, request):
             self.reading.done(name, request)
         return True
 
     def observe(self, request: Request) -> None:
         for name in self.drafters:
             if name not in request.disabled:
-                try:
-                    self._tell(name, request, len(request.tokens))
-                except Exception as error:
-                    self.fault(name, request, error)
+                self._answer(name, [request], self._tell, name, request, len(request.tokens))
 
     # -- grading, for recorders ----------------------------------------------------------------------
 
@@ -173,7 +163,7 @@ class DrafterPool:
                 raise Breach(f"took {seconds:.1f} s for one pass of grading")
             return made
 
-        return self._answer(name, requests, grades)
+        return self._graded(name, requests, grades)
 
     def width(self, name: str) -> int:
         return self._property(name, "branches", int, 1)
@@ -184,7 +174,7 @@ class DrafterPool:
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         guesser = self.guessers.get(name)
         if guesser and arm.stop is NEVER and arm.width == 1 and not request.sampling.processors:
-            return self._answer(name, [request], lambda: self._guess(name, guesser, request, at, arm.length))
+            return self._graded(name, [request], self._guess, name, guesser, request, at, arm.length)
         draft = self.redraft(name, request, at, arm)
         if draft is None:
             return None
@@ -192,20 +182,17 @@ class DrafterPool:
         return tuple(draft.tokens[node] for node in branch)
 
     def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
-        draft = self._answer(name, [request], lambda: self._redraft(name, request, at, arm))
+        draft = self._graded(name, [request], self._redraft, name, request, at, arm)
         return None if draft is None or draft.dist is not None else draft
 
-    def _answer(self, name: str, requests: Sequence[Request], call: Callable[[], Answer]) -> Answer | None:
-        """What a drafter answers to a recorder; None, and a fault in these requests, if it raises."""
+    def _graded(
+        self, name: str, requests: Sequence[Request], call: Callable[..., Answer], *given: Any
+    ) -> Answer | None:
+        """What a drafter answers to a recorder, as `_answer`; its time is that of grading."""
         start = self._clock()
-        try:
-            return call()
-        except Exception as error:
-            for request in requests:
-                self.fault(name, request, error)
-            return None
-        finally:
-            self.graded_seconds += self._clock() - start
+        answer = self._answer(name, requests, call, *given)
+        self.graded_seconds += self._clock() - start
+        return answer
 
     def _guess(self, name: str, guesser: Guesser, request: Request, at: int, length: int) -> tuple[int, ...]:
         self._tell(name, request, at)
@@ -268,10 +255,7 @@ class DrafterPool:
 
     def close(self, request: Request) -> None:
         for name, drafter in self.drafters.items():
-            try:
-                drafter.close(request)
-            except Exception as error:
-                self.fault(name, request, error)
+            self._answer(name, [request], drafter.close, request)
         self._observed.pop(request.id, None)
         self._read.pop(request.id, None)
         self._warnings.pop(request.id, None)
@@ -291,6 +275,17 @@ class DrafterPool:
             self.broken.add(name)
             for other in self.open.values():
                 other.disabled.add(name)
+
+    def _answer(
+        self, name: str, requests: Sequence[Request], call: Callable[..., Answer], *given: Any
+    ) -> Answer | None:
+        """What a drafter answers; None, and a fault in these requests, if it raises."""
+        try:
+            return call(*given)
+        except Exception as error:
+            for request in requests:
+                self.fault(name, request, error)
+            return None
 
     def _wrong(self, name: str, job: Job, draft: Draft) -> str:
         return wrong_draft(draft, job.length * max(job.width, self.width(name)), self.vocab_size)
