@@ -67,7 +67,7 @@ TESTS: dict[str, str] = {
     "core.contract": "core/test_drafter_pool.py core/test_loop.py",
     "core.loop": "core/test_loop.py core/test_faults.py core/test_drafter_pool.py test_lengths.py",
     "core.drafter_pool": "core/test_drafter_pool.py core/test_faults.py core/test_loop.py",
-    "core.request_round": "core/test_request_round.py core/test_outcome.py core/test_loop.py "
+    "core.request_round": "core/test_request_round.py core/test_loop.py "
     "core/test_faults.py hosts/test_follow.py",
     "hosts.sglang": "hosts/test_sglang.py",
     "hosts.vllm.report": "hosts/test_vllm_options.py hosts/test_vllm_parts.py",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -140,6 +143,30 @@ def refused(run: Callable[..., Result]) -> Callable[..., str]:
         return err
 
     return refused
+
+
+@pytest.fixture(scope="session")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("workload") / "prompts.jsonl"
+    turns = [("x", "abc def"), ("y", "hello"), ("x", "the end"), ("y", "zz top")]
+    rows = [{"question_id": i, "category": c, "turns": [t]} for i, (c, t) in enumerate(turns)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def recorded(workload: Path) -> Path:
+    """One trace for all tests, which take copies."""
+    folder, size = workload.parent / "trace", ["--max-new-tokens", "30", "--length", "6", "--overlap"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Decoder, "from_specs", Models().from_specs)
+        assert main(["trace", "--workload", str(workload), *size, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def traced(recorded: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(recorded, tmp_path / "trace"))
 
 
 class Screen(io.StringIO):

@@ -17,7 +17,6 @@ from draftwise.generation.output import Output
 from tests.measure.report import folder as made
 
 from .conftest import Models, Result, Run
-from .test_trace import recorded, traced, workload  # noqa: F401  # fixtures
 
 FULL = Path("/dev/full")
 
@@ -92,10 +91,7 @@ def test_half_a_report_never_replaces_a_whole_one(
 
 @pytest.mark.parametrize("verb", [["replay", "--policies", "static-3"], ["oracle"]])
 def test_results_that_cannot_be_written_are_told_before_the_work(
-    run: Run,
-    traced: Path,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-    verb: list[str],
+    run: Run, traced: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]
 ) -> None:
     def refused(**_: object) -> None:
         raise OSError(30, "Read-only file system")
@@ -106,11 +102,7 @@ def test_results_that_cannot_be_written_are_told_before_the_work(
     one_line(run(verb[0], str(traced), "--out", out, *verb[1:]), f"cannot write to '{out}': Read-only")
 
 
-def test_a_replay_that_fails_leaves_no_part(
-    run: Run,
-    traced: Path,  # noqa: F811
-    tmp_path: Path,
-) -> None:
+def test_a_replay_that_fails_leaves_no_part(run: Run, traced: Path, tmp_path: Path) -> None:
     (traced / "000002.npz").write_bytes(b"damaged")
     out = tmp_path / "out"
     one_line(run("replay", str(traced), "--policies", "static-3", "--out", str(out)), "000002.npz")

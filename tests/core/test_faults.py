@@ -168,7 +168,7 @@ def with_policy(add: Any = None, **replaced: Any) -> Loop:
 
 @pytest.mark.parametrize("when", ["choose", "plan", "learn", "close", "open", "add", "nothing", "arm"])
 def test_a_policy_that_raises_costs_speed_and_no_text(when: str) -> None:
-    replaced = {
+    replaced: dict[str, dict[str, Any]] = {
         "nothing": {"add": lambda *records: None},
         "arm": {"choose": lambda context, rng: SimpleNamespace(arm=99, stops=())},
     }

@@ -108,8 +108,8 @@ def test_few_shared_tokens_are_read_again_and_many_are_copied() -> None:
     for one in (few, many):
         passes.target.open(one)
     with torch.inference_mode():
-        passes.target._read(1, few, [(first, Draft()), (few, Draft())], alone=False, slots=64)
-        passes.target._read(2, many, [(first, Draft()), (many, Draft())], alone=False, slots=64)
+        passes.target._read(1, few, [first, few], alone=False, slots=64)
+        passes.target._read(2, many, [first, many], alone=False, slots=64)
     assert passes.ran == [([29], 1), ([19], 1)]
 
 

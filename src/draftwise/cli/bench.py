@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +18,9 @@ from typer import Option
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, Policies, WorkloadOptions, complete, drafters_of, policy_names
-from .progress import progress, waiting
-from .show import table
+from .options import Policies, WorkloadOptions, complete, drafters_of, policy_names
+from .progress import progress, resumable, waiting
+from .show import Result, table
 
 if TYPE_CHECKING:
     from draftwise.measure.bench.run import Progress, Settings
@@ -62,8 +62,7 @@ def bench(
         str, "Comma-separated other engines: transformers, llamacpp, vllm, ENGINE:MODE or all."
     ] = "",
     split: Annotated[str, "all, test (not used by `draftwise tune`) or validation."] = "all",
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Measure policies and other engines on the same prompts; the same command resumes an interrupted run.
 
     Examples:
@@ -76,20 +75,10 @@ def bench(
     from draftwise.measure.report import write_report
 
     settings = run.settings(policies=policy_names(policies), peers=tuple(peer.names(peers)), split=split)
-    try:
-        with measuring() as tell:
-            results = measure(settings, out, tell=tell)
-    except KeyboardInterrupt:
-        print(
-            f"interrupted; the same command resumes the run in {out}",
-            file=sys.stderr,
-        )
-        raise typer.Exit(130) from None
+    with resumable("run", out), measuring() as tell:
+        results = measure(settings, out, tell=tell)
     write_report(out)
-    if as_json:
-        show.dump(results)
-    else:
-        summary(results, out)
+    return Result(results, partial(summary, results, out))
 
 
 @contextmanager
@@ -150,8 +139,7 @@ def tune(
     out: Annotated[
         Path | None, "Keep the measurements in this folder; the same command resumes an interrupted run."
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Search a policy's options for speed on the validation split, which `bench --split test` never uses.
 
     Examples:
@@ -169,15 +157,9 @@ def tune(
     with TemporaryDirectory() as scratch, measuring() as tell:
         results = bench(settings, out or Path(scratch), tell=tell)
     winners = {name: best(texts, results["results"]) for name, texts in variants.items()}
-    if as_json:
-        show.dump(_as_dict(winners, results))
-    else:
-        _print(winners, results)
-        joined = _joined([row["method"] for row in winners.values()])
-        print(
-            "measure on the test split with:",
-            shlex.join(["draftwise", "bench", *run.as_arguments(), *joined, *_place(out)]),
-        )
+    chosen = _joined([row["method"] for row in winners.values()])
+    again = shlex.join(["draftwise", "bench", *run.as_arguments(), *chosen, *_place(out)])
+    return Result(_as_dict(winners, results), partial(_print, winners, results, again))
 
 
 def _joined(policies: Sequence[str]) -> list[str]:
@@ -198,13 +180,14 @@ def _as_dict(winners: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]
     return {"best": {name: row["method"] for name, row in winners.items()}, "tried": rows, **same}
 
 
-def _print(winners: dict[str, Any], results: dict[str, Any]) -> None:
+def _print(winners: dict[str, Any], results: dict[str, Any], again: str) -> None:
     chosen = {row["method"] for row in winners.values()}
     rows = [row for row in results["results"] if row["category"] == "all"]
     table((*show.SPEEDS, ""), [[*show.speeds(r), "best" if r["method"] in chosen else ""] for r in rows])
     trust(results)
     for name, row in winners.items():
         print(f"best {name}: {row['method']}")
+    print("measure on the test split with:", again)
 
 
 def report(
@@ -215,8 +198,7 @@ def report(
         list[Path] | None,
         typer.Option(help="Compare with the run in this folder; may be given several times.", metavar="DIR"),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Write report.html, report.md and pictures for a folder of results.
 
     Examples:
@@ -228,7 +210,4 @@ def report(
     with waiting("drawing"):
         write_report(folder, beside=beside or ())
     page = folder / "report.html"
-    if as_json:
-        show.dump({"report": str(page), "markdown": str(folder / "report.md")})
-    else:
-        print(page)
+    return Result({"report": str(page), "markdown": str(folder / "report.md")}, partial(print, page))

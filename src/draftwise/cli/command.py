@@ -12,13 +12,14 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from typer import Option, Typer, echo
 from typer.core import TyperCommand, TyperGroup
 
-from . import streams
+from . import show, streams
 from .progress import NARROW, hidden
 
 EXAMPLES = "\nExamples:\n"
 FENCE = "```"
 WIDEST = 100  # columns of help text
 
+AsJson = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print results and errors only.")]
 Verbose = Annotated[
     bool, Option("--verbose", "-v", help="Also log models, probes, weight layouts and decisions to stderr.")
@@ -74,9 +75,10 @@ def add(app: Typer, verb: Callable[..., Any], *, name: str = "", panel: str | No
 def make_command(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Return the verb with the fields of its dataclass parameters as options, --quiet and --verbose.
 
-    With --json it shows no progress.
+    One that returns a `Result` has --json too. With --json it shows no progress.
     """
     hints = get_type_hints(verb, include_extras=True)
+    has_result = hints.pop("return", None) is show.Result
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[Parameter] = []
     for own in signature(verb).parameters.values():
@@ -85,6 +87,8 @@ def make_command(verb: Callable[..., Any]) -> Callable[..., Any]:
         else:
             annotation = _annotation(hints[own.name])
             parameters.append(own.replace(annotation=annotation, kind=Parameter.KEYWORD_ONLY))
+    if has_result:
+        parameters.append(_option("as_json", AsJson, False))
     parameters += [_option("quiet", Quiet, False), _option("verbose", Verbose, False)]
 
     def command(*, quiet: bool, verbose: bool, **options: Any) -> Any:
@@ -92,7 +96,15 @@ def make_command(verb: Callable[..., Any]) -> Callable[..., Any]:
         hidden.set(bool(options.get("as_json")))
         for name, group in groups.items():
             options[name] = group(**{f.name: options.pop(f.name) for f in fields(group)})
-        return verb(**options)
+        as_json = has_result and options.pop("as_json")
+        result = verb(**options)
+        if not has_result:
+            return result
+        if as_json:
+            show.dump(result.value)
+        else:
+            result.text()
+        return result.status
 
     command.__name__, command.__doc__ = verb.__name__, verb.__doc__
     command.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -19,7 +19,8 @@ from draftwise.measure.machine import MEAN, Meter, cores, used_by_others
 from draftwise.models import smollm2
 
 from . import show
-from .options import DEFAULT_TARGET, AsJson, ModelOptions, Target
+from .command import AsJson
+from .options import DEFAULT_TARGET, ModelOptions, Target
 from .progress import TimeLeft, clock, progress, show_nothing, waiting
 from .show import table
 

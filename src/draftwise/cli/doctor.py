@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
-
-import typer
 
 from draftwise.models.zoo import INSTALL
 
-from . import show
-from .options import AsJson
 from .progress import waiting
-from .show import line, table
+from .show import Result, line, table
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor() -> Result:
     """Check the machine and the installation. The exit status is 1 if something is broken.
 
     Examples:
@@ -26,17 +23,16 @@ def doctor(as_json: AsJson = False) -> None:
         from draftwise.measure.checkup import checkup
 
         facts = checkup()
-    if as_json:
-        show.dump(facts)
-    else:
-        table(None, [[name, text] for name, text in rows(facts)], prose=True)
-        print()
-        for broken in facts["broken"]:
-            line(f"BROKEN: {broken}")
-        if not facts["broken"]:
-            line("Nothing is broken.")
-    if facts["broken"]:
-        raise typer.Exit(1)
+    return Result(facts, partial(_print, facts), status=1 if facts["broken"] else 0)
+
+
+def _print(facts: dict[str, Any]) -> None:
+    table(None, [[name, text] for name, text in rows(facts)], prose=True)
+    print()
+    for broken in facts["broken"]:
+        line(f"BROKEN: {broken}")
+    if not facts["broken"]:
+        line("Nothing is broken.")
 
 
 def some(names: list[str]) -> str:

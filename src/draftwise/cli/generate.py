@@ -16,7 +16,8 @@ import typer
 from draftwise.errors import UserError
 
 from . import show
-from .options import AsJson, ModelOptions, PrefixCache, Raw, SamplingOptions
+from .command import AsJson
+from .options import ModelOptions, PrefixCache, Raw, SamplingOptions
 from .progress import waiting
 from .show import table
 from .streams import read_prompt, standard_input, verbose

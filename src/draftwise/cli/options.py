@@ -55,7 +55,6 @@ PrefixCache = Annotated[
     float,
     Option(help="MiB for what was read of ended texts, for later ones that begin alike; 0: none.", **MODELS),
 ]
-AsJson = Annotated[bool, Option("--json", help="Print machine-readable JSON.")]
 Raw = Annotated[bool, Option("--raw", help="Do not apply the chat template.")]
 Target = Annotated[
     str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -11,14 +12,12 @@ import typer
 
 from draftwise.errors import UserError
 
-from . import show
 from .command import Group, add
-from .options import AsJson, LoadingOptions, TrustRemoteCode, complete, drafters_of
+from .options import LoadingOptions, TrustRemoteCode, complete, drafters_of
 from .progress import progress, waiting
-from .show import table
+from .show import Result, table
 
 if TYPE_CHECKING:
-    from draftwise.drafters.lookup.datastore import Header
     from draftwise.models.gguf.export import Exported
 
 app = typer.Typer(cls=Group, help="Build a datastore for the drafter retrieval:PATH.")
@@ -37,8 +36,7 @@ def build(
     ],
     out: Annotated[Path, "The folder to write."],
     trust_remote_code: TrustRemoteCode = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Build a datastore from a text corpus, with the tokenizer of one target.
 
     Examples:
@@ -61,26 +59,20 @@ def build(
             fingerprint=tokenizer_fingerprint(vocab),
             progress=tell,
         )
-    _report_datastore(header, out, perf_counter() - start, as_json=as_json)
+    seconds, size = perf_counter() - start, sum(f.stat().st_size for f in out.iterdir())
+    counts = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
+    vocabulary = {"vocab_size": header.vocab_size, "fingerprint": header.fingerprint}
+    said = (
+        f"{header.tokens:,} tokens of {header.documents:,} documents, {size / 1e6:,.1f} MB, "
+        f"in {seconds:.1f} s; draft from it with retrieval:{out}"
+    )
+    return Result({**counts, **vocabulary, "bytes": size, "seconds": seconds}, partial(print, said))
 
 
 add(app, build)
 
 
-def _report_datastore(header: Header, out: Path, seconds: float, *, as_json: bool) -> None:
-    size = sum(f.stat().st_size for f in out.iterdir())
-    if as_json:
-        counts = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
-        vocabulary = {"vocab_size": header.vocab_size, "fingerprint": header.fingerprint}
-        show.dump({**counts, **vocabulary, "bytes": size, "seconds": seconds})
-        return
-    print(
-        f"{header.tokens:,} tokens of {header.documents:,} documents, {size / 1e6:,.1f} MB, "
-        f"in {seconds:.1f} s; draft from it with retrieval:{out}"
-    )
-
-
-def compile_(models: LoadingOptions, as_json: AsJson = False) -> None:
+def compile_(models: LoadingOptions) -> Result:
     """Compile the passes of a target and its drafters; later runs on this machine start with them.
 
     Examples:
@@ -92,10 +84,8 @@ def compile_(models: LoadingOptions, as_json: AsJson = False) -> None:
 
         options = asdict(models) | {"drafters": drafters_of(models.target, models.drafters), "compile": "on"}
         decoder = Decoder.from_pretrained(options.pop("target"), **options)
-    if as_json:
-        show.dump(decoder.compiled)
-    else:
-        table(None, [[name, state] for name, state in decoder.compiled.items()], prose=True)
+    rows = [[name, state] for name, state in decoder.compiled.items()]
+    return Result(decoder.compiled, partial(table, None, rows, prose=True))
 
 
 FORMATS = ("gguf",)
@@ -112,8 +102,7 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
     type: Annotated[str, "The type of the matrices: f32, f16, bf16, q8_0 or q4_k."] = "f16",
     trust_remote_code: TrustRemoteCode = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Convert a model with its tokenizer and chat template for llama.cpp.
 
     Examples:
@@ -126,13 +115,10 @@ def export(
 
     with progress(f"loading {model}") as tell:
         result = export_gguf(model, out, type=type, trust_remote_code=trust_remote_code, tell=tell)
-    _report_export(result, as_json=as_json)
+    return Result(result.as_dict(), partial(_exported, result))
 
 
-def _report_export(result: Exported, *, as_json: bool) -> None:
-    if as_json:
-        show.dump(result.as_dict())
-        return
+def _exported(result: Exported) -> None:
     print(
         f"{result.path}: {result.architecture}, {result.type}, {result.bytes / 1e6:,.1f} MB, "
         f"in {result.seconds:.1f} s"
@@ -156,8 +142,7 @@ def _counted(types: dict[str, int]) -> str:
 def merge(
     files: Annotated[list[Path], typer.Argument(help="State files of the same policy, target and drafters.")],
     out: Annotated[Path, "The file to write; it may be one of the inputs."],
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Merge the state files of several replicas into one.
 
     Examples:
@@ -167,7 +152,4 @@ def merge(
     from draftwise.state.merge import merge as merge_files
 
     report = merge_files(files, out, new_policy=lambda name, drafters: method(name, drafters).policy)
-    if as_json:
-        show.dump(report)
-    else:
-        typer.echo(f"{report['policy']}: {len(files)} files merged into {out}")
+    return Result(report, partial(print, f"{report['policy']}: {len(files)} files merged into {out}"))

@@ -6,9 +6,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from pathlib import Path
 from threading import Timer
 from time import monotonic
 from typing import Protocol
+
+from typer import Exit
 
 from . import show, streams
 
@@ -69,6 +72,16 @@ def stages(begin: str) -> Iterator[None]:
             yield
         finally:
             listener.reset(token)
+
+
+@contextmanager
+def resumable(what: str, out: Path) -> Iterator[None]:
+    """Say after Ctrl-C that the same command resumes what it has begun in a folder."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"interrupted; the same command resumes the {what} in {out}", file=sys.stderr)
+        raise Exit(130) from None
 
 
 @contextmanager

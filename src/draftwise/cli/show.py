@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -30,6 +31,15 @@ def console(*, stderr: bool = False) -> Console:
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a verb has found: `value` for --json, `text` prints it for people; the exit status of both."""
+
+    value: Any
+    text: Callable[[], object]
+    status: int = 0
 
 
 def dump(value: Any) -> None:

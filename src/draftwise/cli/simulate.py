@@ -13,10 +13,9 @@ from typer import Option
 
 from draftwise.errors import UserError
 
-from . import show
-from .options import AsJson, Policies, policy_names
+from .options import Policies, policy_names
 from .progress import progress
-from .show import table
+from .show import Result, table
 
 if TYPE_CHECKING:
     from draftwise.measure.simulate import Acceptance, SimArm
@@ -139,8 +138,7 @@ def simulate(
         Path | None,
         Option(help="Also write simulation.json, a report and pictures to this folder.", metavar="DIR"),
     ] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Simulate how policies learn: regret against the best arm, and how often it was played.
 
     Simulated are a policy's learner and its scope; what it would read from a model is not.
@@ -162,12 +160,7 @@ def simulate(
     results = {"settings": settings | {"policies": [p.name for p in players]}} | results
     if out:
         _write(results, out)
-    if as_json:
-        show.dump(results)
-    else:
-        _print(results)
-        if out:
-            print(f"\n{out / 'report.html'}")
+    return Result(results, partial(_print, results, out))
 
 
 def numbers(option: str, text: str, *, high: float = inf) -> list[float]:
@@ -209,10 +202,12 @@ def _write(results: dict[str, Any], out: Path) -> None:
     write_report(out)
 
 
-def _print(results: dict[str, Any]) -> None:
+def _print(results: dict[str, Any], out: Path | None) -> None:
     """The same two tables as in the report."""
     from draftwise.measure.report import tables
 
     for one in (tables.policies(results), tables.simulated_arms(results)):
         table(one.heads, [[cell.text for cell in row] for row in one.rows])
         print()
+    if out:
+        print(f"\n{out / 'report.html'}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -17,11 +18,10 @@ from draftwise.models.memory import footprint, is_mtp_tensor, read_config
 from draftwise.models.zoo import PREFIX, list_parts, list_zoo
 from draftwise.registry.entries import describe
 
-from . import show
 from .lists import PROMPT
-from .options import AsJson, complete, drafters_of
+from .options import complete, drafters_of
 from .progress import waiting
-from .show import line
+from .show import Result, line
 
 HERE, BUILD, THERE, UNCHECKED = "available", "to be built", "on the hub", "not checked, no network"
 
@@ -43,8 +43,7 @@ def suggest(
         str,
         Argument(help="The target: zoo:NAME, a folder or a Hugging Face id.", autocompletion=complete("zoo")),
     ],
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """List drafters that fit a target: lookups, models with its tokenizer, heads and smaller relatives.
 
     Memory is read from configurations and headers of weights; no model is loaded. Where there is a network,
@@ -58,10 +57,12 @@ def suggest(
         name, folder = locate_target(model)
         suggestions = [*without_weights(model), *(local(model, folder) if folder else ())]
         suggestions += published(model, name, reached=folder is not None or hub.ask(model)[0] is not None)
-    if as_json:
-        show.dump({"target": model, "name": name, "drafters": [asdict(one) for one in suggestions]})
-        return
-    _print(suggestions)
+    value = {"target": model, "name": name, "drafters": [asdict(one) for one in suggestions]}
+    return Result(value, partial(_print, model, name, folder, suggestions))
+
+
+def _print(model: str, name: str, folder: Path | None, suggestions: Sequence[Suggestion]) -> None:
+    _list(suggestions)
     print()
     if folder is None:
         line(f"{model} is not downloaded, so its tokenizer is not compared with that of local models.")
@@ -74,7 +75,7 @@ def suggest(
     line(f"Start with: --drafters {','.join(start)}")
 
 
-def _print(suggestions: Sequence[Suggestion]) -> None:
+def _list(suggestions: Sequence[Suggestion]) -> None:
     """Print one block for each drafter; names that could not be checked on a line each."""
     for one in suggestions:
         if one.status != UNCHECKED:

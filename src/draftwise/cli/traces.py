@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,9 +13,9 @@ from draftwise.core.roles import window_of
 from draftwise.specs import parse_policy
 
 from . import show
-from .options import AsJson, Policies, WorkloadOptions, distinct, parse_models, policy_names
+from .options import Policies, WorkloadOptions, distinct, parse_models, policy_names
 from .progress import progress, waiting
-from .show import line, table
+from .show import Result, line, table
 
 if TYPE_CHECKING:
     from draftwise import Sampling
@@ -43,8 +42,7 @@ class TraceOptions(WorkloadOptions):
 def trace(
     options: TraceOptions,
     out: Annotated[Path, "The folder to write; an interrupted recording there is resumed."],
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Record the target's text and all drafts, for `draftwise replay`, which needs no models.
 
     Examples:
@@ -98,18 +96,19 @@ def trace(
         write_samples(Trace(out), decoder.tokenizer)
     with waiting("measuring what the parts of a round cost"):
         costs = record.record_costs(models, team, prompts, out, header, sampling, load=before)
-    if as_json:
-        facts = {"path": str(out), "prompts": len(prompts), "resumed": resumed, "left_out": left_out}
-        facts |= {"drafters": list(team), "length": options.length, "overlap": options.overlap}
-        show.dump(facts | trust(costs))
-        return
-    for prompt in left_out:
+    facts = {"path": str(out), "prompts": len(prompts), "resumed": resumed, "left_out": left_out}
+    facts |= {"drafters": list(team), "length": options.length, "overlap": options.overlap} | trust(costs)
+    return Result(facts, partial(_recorded, facts))
+
+
+def _recorded(facts: dict[str, Any]) -> None:
+    for prompt in facts["left_out"]:
         print(f"left out: {prompt}")
     print(
-        f"{len(prompts)} prompts ({resumed} recorded before), drafts of up to {options.length} tokens, "
-        f"in {out}"
+        f"{facts['prompts']} prompts ({facts['resumed']} recorded before), drafts of up to {facts['length']} "
+        f"tokens, in {facts['path']}"
     )
-    show.trust(trust(costs), WHEN)
+    show.trust(facts, WHEN)
 
 
 WHEN = "when the costs were measured"
@@ -129,8 +128,7 @@ def replay(
     drafters: Recorded = "",
     costs: CostFile = "",
     seed: Annotated[int, "Random seed of the policies."] = 0,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Run policies on a trace; under greedy decoding the rounds equal those of live decoding.
 
     Examples:
@@ -147,19 +145,17 @@ def replay(
         count = partial(tell, "prompts")
         results = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, progress=count)
     write_report(out)
-    if as_json:
-        show.dump(results)
-        return
-    table((*show.SPEEDS, "of the optimum"), _replayed(results["results"]))
-    show.trust(results, WHEN)
-    print("written:", out / "results.json")
+    return Result(results, partial(_replayed, results, out))
 
 
-def _replayed(results: Iterable[dict[str, Any]]) -> list[list[str]]:
-    rows = [row for row in results if row["category"] == "all"]
+def _replayed(results: dict[str, Any], out: Path) -> None:
+    rows = [row for row in results["results"] if row["category"] == "all"]
     optima = [row.get("fraction_of_optimum") for row in rows]
     shares = ["" if optimum is None else f"{100 * optimum:.1f} %" for optimum in optima]
-    return [[*show.speeds(row), share] for row, share in zip(rows, shares, strict=True)]
+    cells = [[*show.speeds(row), share] for row, share in zip(rows, shares, strict=True)]
+    table((*show.SPEEDS, "of the optimum"), cells)
+    show.trust(results, WHEN)
+    print("written:", out / "results.json")
 
 
 def costs_of(trace: Trace, name: str) -> Costs:
@@ -174,8 +170,7 @@ def oracle(
     drafters: Recorded = "",
     costs: CostFile = "",
     out: Annotated[Path | None, "Also write oracle.json to this folder."] = None,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Compute the shortest time over all choices of drafter and length, and the times of fixed arms.
 
     "composite" is the shortest time if one draft may have parts of several drafters.
@@ -196,9 +191,10 @@ def oracle(
         results = compute_oracle(recorded, costs_of(recorded, costs), progress=partial(tell, "prompts"))
     if out is not None:
         write_json(out / "oracle.json", results)
-    if as_json:
-        show.dump(results)
-        return
+    return Result(results, partial(_optimum, results))
+
+
+def _optimum(results: dict[str, Any]) -> None:
     table(ORACLE_COLUMNS, [_oracle_cells(row) for row in results["results"]])
     line("Seconds; in parentheses, the optimum as a percentage of them.")
     show.trust(results, WHEN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -21,11 +21,9 @@ from draftwise.train.settings import (
     read_options,
 )
 
-from . import show
 from .command import Group, add
-from .options import AsJson
-from .progress import progress
-from .show import table
+from .progress import progress, resumable
+from .show import Result, table
 
 app = typer.Typer(cls=Group, help="Train drafters, heads, classifiers and routers on the target's own text.")
 
@@ -37,16 +35,12 @@ CONFIG = Annotated[Path | None, "A YAML file of options; options on the command 
 def _verb(name: str, kind: type[Run], help: str) -> None:
     """One command whose options are the fields of `kind`, which the YAML file may also have."""
 
-    def command(out: Path, config: Path | None, as_json: bool, **options: Any) -> None:
+    def command(out: Path, config: Path | None, **options: Any) -> Result:
         run = read_options(kind, config, options)
         learn = import_module(f"draftwise.train.{name}").train
-        try:
-            with progress("loading models") as tell:
-                results = learn(run, out, tell)
-        except KeyboardInterrupt:
-            print(f"interrupted; the same command resumes the training in {out}", file=sys.stderr)
-            raise typer.Exit(130) from None
-        _report(results, out, as_json=as_json)
+        with resumable("training", out), progress("loading models") as tell:
+            results = learn(run, out, tell)
+        return Result({"path": str(out), **results}, partial(_report, results, out))
 
     parameters = [
         Parameter("out", Parameter.KEYWORD_ONLY, annotation=OUT),
@@ -55,9 +49,8 @@ def _verb(name: str, kind: type[Run], help: str) -> None:
     hints = get_type_hints(kind)
     for option, (default, text) in list_defaults(kind).items():
         parameters.append(_parameter(option, hints[option], default, text))
-    parameters.append(Parameter("as_json", Parameter.KEYWORD_ONLY, annotation=AsJson, default=False))
     command.__name__, command.__doc__ = name, help
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": Result}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
     add(app, command, name=name)
 
@@ -122,10 +115,7 @@ _verb(
 )
 
 
-def _report(results: dict[str, Any], out: Path, *, as_json: bool) -> None:
-    if as_json:
-        show.dump({"path": str(out), **results})
-        return
+def _report(results: dict[str, Any], out: Path) -> None:
     after = results["after"]
     before = results.get("before", {})
     rows = [(name, f"{before[name]:.3f}" if name in before else "", f"{after[name]:.3f}") for name in after]

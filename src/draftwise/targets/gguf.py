@@ -75,7 +75,7 @@ class GgufTarget:
         if len(batch) > 1:
             for request, _ in batch:
                 if len(request.tokens) - lengths[request.id] > LONG:
-                    self._read(request, batch)
+                    self._read(request, [other for other, _ in batch])
         parts: list[Part] = []
         for request, draft in batch:
             new = [*request.tokens[lengths[request.id] :], *draft.tokens]
@@ -90,7 +90,7 @@ class GgufTarget:
         if last - rows.cached_lengths[request.id] > LONG:
             rows.reserve({request.id: last + 1 + request.remaining})
             if rows.cached_lengths[request.id] == 0:
-                self._share(request, [(other, Draft()) for other in others])
+                self._share(request, others)
         if last - rows.cached_lengths[request.id] > LONG:
             start = rows.cached_lengths[request.id]
             rows.feed([(request.id, request.tokens[start : min(start + PIECE, last)], 0)])
@@ -114,17 +114,17 @@ class GgufTarget:
             self.rows.rewind(key, held)
         self.pass_starts.clear()
 
-    def _read(self, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
+    def _read(self, request: Request, others: Sequence[Request]) -> None:
         """Read a long prompt up to its last token; what another text of the batch holds is shared."""
         if self.rows.cached_lengths[request.id] == 0:
-            self._share(request, batch)
+            self._share(request, others)
         start = self.rows.cached_lengths[request.id]
         self.rows.feed([(request.id, request.tokens[start:-1], 0)])
 
-    def _share(self, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
+    def _share(self, request: Request, others: Sequence[Request]) -> None:
         """Begin with the longest prefix that another text of the batch holds."""
         best, length = request.id, LONG
-        for other, _ in batch:
+        for other in others:
             most = min(self.rows.cached_lengths[other.id], len(request.tokens) - 1)
             if other is not request and most > length and other.tokens[:length] == request.tokens[:length]:
                 same = next((i for i in range(most) if other.tokens[i] != request.tokens[i]), most)

@@ -121,14 +121,15 @@ class HFTarget(Prefill):
 
     @torch.inference_mode()
     def _launch(self, batch: Sequence[tuple[Request, Draft]]) -> Callable[[], list[Scores]]:
-        rows, self.first_row = self.runner.move_to_front([request.id for request, _ in batch]), 0
+        requests = [request for request, _ in batch]
+        rows, self.first_row = self.runner.move_to_front([request.id for request in requests]), 0
         held, n = self.runner.cached_lengths, len(batch)
-        slots = max(len(r.tokens) + r.remaining for r, _ in batch)
+        slots = max(len(r.tokens) + r.remaining for r in requests)
         lengths: list[int] = []
         for row, (request, _) in zip(rows, batch, strict=True):
             self._renew(row, request)
             if len(request.tokens) - held[row] > self._long(n):
-                self._read(row, request, batch, alone=n == 1, slots=slots)
+                self._read(row, request, requests, alone=n == 1, slots=slots)
         if self.regimes:
             lengths = self._align(rows, batch, slots)
         texts: list[list[int]] = [[]] * n
@@ -145,7 +146,7 @@ class HFTarget(Prefill):
         guesses = any(draft.tokens for _, draft in batch)
         given = PassInput(0, texts, keep, slots, trees, rope_lengths=lengths, is_guess=guesses)
         logits = self._run(given)
-        if max(len(request.tokens) for request, _ in batch) > self.trained:
+        if max(len(request.tokens) for request in requests) > self.trained:
             warn_of(self.runner.model, self.trained)
             self.trained = ENDLESS
         return self._scores(batch, rows, [len(t) for t in texts], logits)

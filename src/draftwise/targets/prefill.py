@@ -16,7 +16,6 @@ from ..models.steady import Steady
 from ..models.threads import THREADS
 from .regimes import Regimes
 
-NO_DRAFT = Draft()
 LONG = 16  # from this many pending tokens a row has a pass of its own, so that others need no padding
 
 
@@ -55,7 +54,7 @@ class Prefill:
         self._renew(row, request)
         last, long = len(request.tokens) - self.runner.least, self._long(1 + len(others))
         if held[row] == 0 and last > LONG:
-            self._share(row, request, [(other, NO_DRAFT) for other in others])
+            self._share(row, request, others)
         if last - held[row] >= long:
             most = self.piece if others else self.chunk
             self._piece(row, request, last, len(request.tokens) + request.remaining, most)
@@ -104,12 +103,12 @@ class Prefill:
             self.runner.prompts[request.id] = request.prompt_length
 
     def _read(
-        self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]], *, alone: bool, slots: int
+        self, row: int, request: Request, others: Sequence[Request], *, alone: bool, slots: int
     ) -> None:
         """Prefill a long prompt; the last chunk is left to the verification pass if no other row waits."""
         held, tokens = self.runner.cached_lengths, request.tokens
         if held[row] == 0:
-            self._share(row, request, batch)
+            self._share(row, request, others)
         last = len(tokens) - (min(self.chunk, len(tokens) - held[row]) if alone else self.runner.least)
         while held[row] < last:
             self._piece(row, request, last, slots, self.chunk)
@@ -144,11 +143,11 @@ class Prefill:
                 self._piece(row, request, end, slots, self.chunk)
         return lengths
 
-    def _share(self, row: int, request: Request, batch: Sequence[tuple[Request, Draft]]) -> None:
+    def _share(self, row: int, request: Request, others: Sequence[Request]) -> None:
         """Copy the longest prefix that another row holds, or that was kept of a text that has ended: a prompt
         with several samples is prefilled once."""
         key, tokens, prefixes = request.id, request.tokens, self.prefixes
-        best, most = longest(self.runner, self.regimes, row, tokens, batch)
+        best, most = longest(self.runner, self.regimes, row, tokens, others)
         mark = self.regimes.under[key] if self.regimes else 0
         found = prefixes.find(tokens[:-1], mark) if prefixes is not None else []
         if prefixes is not None and length(found) > max(most, LONG):
@@ -165,11 +164,11 @@ def longest(
     regimes: Regimes | None,
     row: int,
     tokens: Sequence[int],
-    batch: Sequence[tuple[Request, Draft]],
+    others: Sequence[Request],
 ) -> tuple[int, int]:
     """The row that holds the longest prefix of a text, and its length; `row` and 0 if none does."""
     best, most = row, 0
-    for request, _ in batch:
+    for request in others:
         other = runner.request_ids.index(request.id)
         alike = min(runner.cached_lengths[other], len(tokens) - 1)
         if regimes:
