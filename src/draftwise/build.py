@@ -179,11 +179,11 @@ def assemble(
     tokenizer: Any,
     target_name: str,
     *,
-    exact: bool = False,
+    chains_only: str = "",
 ) -> Assembled:
     """Return the drafters and their policy, checked against each other and the target's tokenizer.
 
-    With `exact` passes a policy that drafts trees is refused.
+    Where something reads chains only, such as `exact=True`, a policy that drafts trees is refused.
     """
     team = build_drafters(drafters, target, tokenizer, target_name)
     policy = policy or parse_policy(default(team))
@@ -191,7 +191,7 @@ def assemble(
     specs = {spec.text: spec for spec in drafters}
     specs |= {cascade: parse_drafter(cascade) for cascade in team if cascade not in specs}
     LOG.info("policy %s over drafters %s", policy.text, ", ".join(team) or "none")
-    return Assembled(team, decide(policy, team, tokenizer, specs, exact=exact), policy, specs)
+    return Assembled(team, decide(policy, team, tokenizer, specs, chains_only=chains_only), policy, specs)
 
 
 def composed(team: dict[str, Drafter], policy: PolicySpec) -> dict[str, Drafter]:
@@ -211,24 +211,24 @@ def decide(
     tokenizer: Any,
     specs: Mapping[str, DrafterSpec],
     *,
-    exact: bool = False,
+    chains_only: str = "",
 ) -> Method:
     """Return the policy for existing drafters, with the same checks."""
     chosen = method(policy, list(team))
-    if exact:
-        _refuse_trees(policy.text, chosen, team)
+    if chains_only:
+        _refuse_trees(chains_only, policy.text, chosen, team)
     check_policy(chosen, tokenizer, specs)
     warn_of_stops(policy.text, chosen, team)
     return chosen
 
 
-def _refuse_trees(name: str, chosen: Method, team: Mapping[str, Drafter]) -> None:
+def _refuse_trees(reader: str, name: str, chosen: Method, team: Mapping[str, Drafter]) -> None:
     for arm in chosen.policy.arms:
         asked = team if arm.drafter == TOGETHER else {arm.drafter: team.get(arm.drafter)}
         if arm.length and max(arm.width, *(getattr(one, "branches", 1) for one in asked.values())) > 1:
             raise UserError(
-                f"exact=True and the policy {name}: its arm {arm.name} drafts trees, which exact passes do "
-                "not read; name another policy or drafter, or leave exact out"
+                f"{reader} reads no trees of drafted tokens, and the policy {name} drafts some, with its arm "
+                f"{arm.name}: name another policy or drafter"
             )
 
 

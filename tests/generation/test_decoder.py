@@ -251,7 +251,7 @@ def test_trees_are_refused_where_passes_are_exact(
     """At assembly, in one line: else the first tree would end its text."""
     monkeypatch.setattr("draftwise.build.compile_runner", lambda *model, **options: None)
     drafters = ["ngram", Branching(markov(np.eye(4)))]
-    with pytest.raises(UserError, match=f"exact=True and the policy .* arm {arm} drafts trees") as error:
+    with pytest.raises(UserError, match=f"exact=True reads no trees .* its arm {arm}: name") as error:
         Decoder.from_pretrained(
             plain_model, tokenizer=tokenizer, drafters=drafters, policy=policy, exact=True
         )

@@ -120,6 +120,10 @@ def test_what_a_file_cannot_do_is_refused(tokenizer: Any, tmp_path: Path) -> Non
         made(tokenizer, dtype="bfloat16")
     with pytest.raises(UserError, match="hidden states"):
         made(tokenizer, drafters=["early-exit?layers=4"])
+    with pytest.raises(
+        UserError, match="a GGUF target reads no trees of drafted tokens, and the policy draft-all"
+    ):
+        made(tokenizer, drafters=["ngram", "suffix"], policy="draft-all")
     with pytest.raises(UserError, match="23 tokens and no vocabulary"):
         made(tokenizer, drafters=[tiny()])
     with pytest.raises(UserError, match=r"nothere\.gguf' does not exist"):

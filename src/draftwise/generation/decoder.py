@@ -159,9 +159,10 @@ class Decoder:
         method(policy, [spec.text for spec in drafters])  # its options are refused before minutes of loading
         check_state(state)
         THREADS.adapt()
+        chains_only = "exact=True" if target.load.exact else "a GGUF target" if target.is_gguf else ""
         with start():
             built, model, tokenizer = build_target(target, tokenizer)
-            made = assemble(drafters, policy, built, tokenizer, target.text, exact=target.load.exact)
+            made = assemble(drafters, policy, built, tokenizer, target.text, chains_only=chains_only)
         keep_prefixes([built, *made.team.values()], prefix_cache)
         names: dict[str, Any] = {"name": made.policy.text, "target": target, "drafters": made.drafters}
         file = open_state(state, made.method.policy, **names, load=target.load)

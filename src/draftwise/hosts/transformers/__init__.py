@@ -235,8 +235,11 @@ class Host:
         tokenizer = self._tokenizer(model) if named else None
         load = LoadOptions(device=target.device, compile=self.compile)
         drafters = [replace(spec, load=load) for spec in self.drafters]
+        chains_only = "exact=True" if self.exact else ""
         with start():
-            made = assemble(drafters, self.policy, target, tokenizer, model_name(model), exact=self.exact)
+            made = assemble(
+                drafters, self.policy, target, tokenizer, model_name(model), chains_only=chains_only
+            )
         if isinstance(target, HostTarget) or self.exact:
             compile_runner(target, self.compile, exact=self.exact)
         policy, recorder = made.method.policy, made.method.recorder
