@@ -59,7 +59,7 @@ class Apart(Stateless):
         self.rng = Random(5)
 
     def one(self, job: Job) -> Draft:
-        return Draft(tuple(self.rng.randrange(VOCAB) for _ in range(self.rng.randint(0, job.length))))
+        return Draft.chain([self.rng.randrange(VOCAB) for _ in range(self.rng.randint(0, job.length))])
 
 
 def disturbed(name: str, change: Disturb) -> Any:
