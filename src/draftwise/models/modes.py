@@ -47,7 +47,6 @@ def _place(weight: Any) -> int:
 
 
 def _is_plain(weight: Tensor) -> bool:
-    """Return whether a number of a parameter can be read."""
     wrapped = hasattr(weight, "__tensor_flatten__") or weight.is_meta or not weight.is_floating_point()
     return not wrapped and weight.numel() > 0 and weight.is_contiguous()
 

@@ -69,7 +69,6 @@ class Readings:
 
     @property
     def coarse(self) -> bool:
-        """Whether it computes in half precision, or in less."""
         return self.model.dtype in HALF or (self.quantised and self.widest > STEADY)
 
     @property
@@ -100,7 +99,6 @@ class Readings:
 
 @contextmanager
 def _rounded(embeddings: torch.nn.Module) -> Iterator[None]:
-    """Embeddings that differ from their own by rounding errors."""
     draw = torch.Generator().manual_seed(0)
 
     def disturbed(module: torch.nn.Module, inputs: Any, said: Tensor) -> Tensor:

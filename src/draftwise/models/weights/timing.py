@@ -16,15 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from .. import verdicts
-from ..verdicts import machine, save_answer, trials
+from ..verdicts import finish, machine, save_answer, trials
 from .layouts import LAYOUTS, PANELS, TURNED, PackedLinear, floats, joined, turn
 
 WIDTHS: tuple[int, ...] = (1, 5, 9, 17)  # tokens per pass: plain decoding, and drafts of 4, 8 and 16 tokens
-DRAFTING: tuple[int, ...] = (
-    1,
-    2,
-    4,
-)  # tokens per pass of a head: a step of a draft, and what a round accepted
+DRAFTING: tuple[int, ...] = (1, 2, 4)  # tokens per pass of a head: a step of a draft, an accepted round
 PROMPT = 192  # tokens of a prompt in one pass
 MANY = 12  # rounds after which an unclear answer is a draw
 FEWEST = 6  # minimum number of rounds; each times one pass per width and layout
@@ -51,7 +47,6 @@ class Timing:
 
     @property
     def sure(self) -> bool:
-        """Whether one layout was faster in significantly more rounds than chance."""
         return _luck(self.rounds, max(self.wins, self.rounds - self.wins)) < DOUBT
 
     @property
@@ -78,33 +73,11 @@ def measure(
     limit: float = inf,
     before: Callable[[], object] = int,
     widths: Sequence[int] = WIDTHS,
-) -> Timing | None:
-    """Time both layouts in turn until it is clear which is faster, or the time budget is used up.
+) -> Generator[None, None, Timing | None]:
+    """Time both layouts in turn, a pass in each a step, until one is clearly faster or `budget` is spent.
 
     `before` is called before each timed pass. None if even one round would take more than `limit` seconds.
     """
-    steps = measure_in_steps(
-        plain, packed, clock=clock, budget=budget, limit=limit, before=before, widths=widths
-    )
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            timing: Timing | None = end.value
-            return timing
-
-
-def measure_in_steps(
-    plain: Pass,
-    packed: Pass,
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-    budget: float = BUDGET,
-    limit: float = inf,
-    before: Callable[[], object] = int,
-    widths: Sequence[int] = WIDTHS,
-) -> Generator[None, None, Timing | None]:
-    """`measure`, one pass in each layout at a time; the time between them does not count."""
     spent = 0.0
     for width in widths:  # the first pass compiles and allocates
         start = clock()
@@ -160,18 +133,12 @@ def _timing(rounds: list[list[tuple[float, float]]]) -> Timing:
     ratios = tuple(
         median(packed / max(plain, 1e-9) for plain, packed in width) for width in zip(*rounds, strict=True)
     )
-    return Timing(
-        len(rounds), wins, ratios, _steady([a / max(b, 1e-9) for a, b in zip(after, before, strict=True)])
-    )
-
-
-def _steady(ratios: list[float]) -> bool:
-    middle = median(ratios)
-    return median(abs(x - middle) for x in ratios) <= STEADY * middle
+    each = [a / max(b, 1e-9) for a, b in zip(after, before, strict=True)]
+    middle = median(each)
+    return Timing(len(rounds), wins, ratios, median(abs(x - middle) for x in each) <= STEADY * middle)
 
 
 def _luck(rounds: int, wins: int) -> float:
-    """The probability of at least so many wins with a fair coin."""
     return float(sum(comb(rounds, k) for k in range(wins, rounds + 1)) / 2**rounds)
 
 
@@ -225,19 +192,15 @@ def fastest(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[
 
 @torch.inference_mode()
 def faster_fused(groups: Sequence[Sequence[nn.Linear]]) -> bool:
-    """Whether one product for each group takes less time than one for each layer, all in their fastest
-    layouts, on this machine.
-
-    Saved as `fastest` saves its answer.
-    """
+    """Whether one product for each group takes less time than one for each layer, in the fastest layouts."""
     key = f"{_here(groups[0])} {FUSED}"
     return decided(key, (APART, FUSED), lambda: _compared(groups, key), FUSED) == FUSED
 
 
 def faster_in_half(layers: Sequence[nn.Linear]) -> bool:
-    """Whether a head's float32 layers are faster in bfloat16 on this machine, each in its fastest layout.
+    """Whether a head's float32 layers are faster in bfloat16, each in its fastest layout.
 
-    Saved as `fastest` saves its answer. Without time for a trial it is true where bfloat16 has our kernel.
+    Without time for a trial it is true where bfloat16 has our kernel.
     """
     key = f"{_here(layers)} {HALF}{_of(DRAFTING)}"
     guess = HALF if LAYOUTS[PANELS].supports(layers[0].weight.new_empty(2, 2, dtype=torch.bfloat16)) else FULL
@@ -245,8 +208,6 @@ def faster_in_half(layers: Sequence[nn.Linear]) -> bool:
 
 
 def _compared_in_half(layers: Sequence[nn.Linear], key: str) -> str:
-    """The winner of float32 against bfloat16; "" without the time to compare them."""
-
     def through(modules: list[nn.Module], dtype: torch.dtype) -> Pass:
         inputs = [_inputs(layer.weight.to("meta", dtype)) for layer in layers]
         return lambda width: [one(x[width]) for one, x in zip(modules, inputs, strict=True)]
@@ -265,7 +226,6 @@ def _of(widths: Sequence[int]) -> str:
 
 
 def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
-    """The winner of one product against several; "" without the time to compare them."""
     size = sum(layer.weight.nbytes for layer in groups[0])
     some = groups[: max(1, TIMED // size)]
     one = _quickest([joined(group) for group in some])
@@ -284,7 +244,7 @@ def compared(
     plain: Pass, other: Pass, key: str, answers: tuple[str, str], widths: Sequence[int] = WIDTHS
 ) -> str:
     """Time two ways of computing the same, and save the name of the winner; "" without the time for it."""
-    timing = measured(plain, other, widths)
+    timing = _measured(plain, other, widths)
     if timing is None:
         return ""
     ratios = {f"{answers[1]} over {answers[0]}": timing.rounded}
@@ -292,13 +252,16 @@ def compared(
     return answers[timing.pays]
 
 
-def measured(plain: Pass, other: Pass, widths: Sequence[int] = WIDTHS) -> Timing | None:
-    """The times of two ways in turn, within the time left for trials; None without enough of it."""
-    now = trials()
-    with now.timed("layouts of weights"):
-        return measure(
-            plain, other, budget=now.budget(BUDGET), limit=now.limit, before=others(), widths=widths
-        )
+def _measured(plain: Pass, other: Pass, widths: Sequence[int]) -> Timing | None:
+    """The times of two ways within the time left for trials; None without enough of it.
+
+    Before each timed pass so much is read that it finds its weights in memory, as after the layers of a large
+    model. A drafter of 5 MB that is timed again and again finds all in the cache. After passes of the target
+    it does not: there, calls of PyTorch's libraries take several times as long, and ours do not (measured).
+    """
+    now, others = trials(), torch.ones(OTHERS // 4).sum
+    steps = measure(plain, other, budget=now.budget(BUDGET), limit=now.limit, before=others, widths=widths)
+    return finish(now.spread("layouts of weights", steps))
 
 
 def _quickest(layers: Sequence[nn.Linear], widths: Sequence[int] = WIDTHS) -> list[nn.Module]:
@@ -306,15 +269,6 @@ def _quickest(layers: Sequence[nn.Linear], widths: Sequence[int] = WIDTHS) -> li
     names = possible(weight)
     layout = fastest(layers, names, widths) if names else ROWS
     return [_stored(layer, layout) for layer in layers]
-
-
-def others() -> Callable[[], object]:
-    """Reads so much that a timed pass finds its weights in memory, as after the layers of a large model.
-
-    A drafter of 5 MB that is timed again and again finds all in the cache. After passes of the target it does
-    not: there, calls of PyTorch's libraries take several times as long, and ours do not (measured).
-    """
-    return torch.ones(OTHERS // 4).sum
 
 
 def decided(key: str, answers: Sequence[str], timed: Callable[[], str], guess: str) -> str:
@@ -329,14 +283,10 @@ def decided(key: str, answers: Sequence[str], timed: Callable[[], str], guess: s
 
 
 def _here(layers: Sequence[nn.Linear]) -> str:
-    weight = layers[0].weight
-    isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    weight, here = layers[0].weight, machine(torch.get_num_threads())
     rows = "+".join(str(len(layer.weight)) for layer in layers)
     bias = "" if layers[0].bias is None else " + bias"
-    return (
-        f"{machine(torch.__version__, isa, threads)} {weight.dtype} {rows} x {weight.shape[1]}{bias}, "
-        "after others"
-    )
+    return f"{here} {weight.dtype} {rows} x {weight.shape[1]}{bias}, after others"
 
 
 def _inputs(weight: Tensor) -> dict[int, Tensor]:
@@ -364,7 +314,7 @@ def _timed(
 
     best, kernel, lasting, ratios = ROWS, through(ROWS), True, dict[str, list[float]]()
     for name in names:
-        timing = measured(kernel, challenger := through(name), widths)
+        timing = _measured(kernel, challenger := through(name), widths)
         if timing is None:
             lasting = False
             continue
@@ -379,7 +329,7 @@ def _timed(
 
 
 def _part(layer: nn.Linear) -> nn.Linear:
-    """The layer itself, or as many of its first outputs as are timed."""
+    """As many of a layer's first outputs as are timed."""
     weight, bias = layer.weight, layer.bias
     rows = len(weight) * MOST // weight.nbytes
     if rows >= len(weight):
@@ -391,7 +341,6 @@ def _part(layer: nn.Linear) -> nn.Linear:
 
 
 def _stored(layer: nn.Linear, layout: str) -> nn.Module:
-    """The layer in a layout, beside the layer itself."""
     if layout == ROWS:
         return layer
     if layout != TURNED:
