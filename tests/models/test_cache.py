@@ -13,7 +13,6 @@ from draftwise.core.drafts import Draft
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter
-from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
 from draftwise.generation.decoder import Decoder
 from draftwise.models.runner import cache
@@ -24,55 +23,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import loop_with
 from tests.targets.test_hf import prompts
 from tests.targets.test_trees import grown, team, texts_of
-from tests.tiny import VOCAB, model, own_text
-
-
-def long_lived() -> Any:
-    made = model("llama", dtype=torch.float32)
-    made.config.max_position_embeddings = 1 << 20
-    return made
-
-
-def test_memory_is_for_the_text_there_is_not_for_what_may_come() -> None:
-    made = long_lived()
-    target = HFTarget(made)
-    lm = LMDrafter(made, VOCAB)
-    loop = loop_with(target, {"lm": lm}, "static-3")
-    loop.add([5, 6, 7], Sampling(max_new_tokens=200_000))
-    loop.step()
-    heads, size, layers = 2, 8, 2
-    slot = 2 * layers * heads * size * 4  # keys and values, four bytes a number
-    for rows in (target.runner, lm.runner):
-        assert rows.cache.bytes == slot * cache.FIRST_SLOTS
-
-
-def test_growing_copies_each_token_less_than_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twofold growth: what is copied in all stays below twice what there is in the end."""
-    monkeypatch.setattr(cache, "FIRST_SLOTS", 64)
-    copied: list[int] = []
-    grown_slots = cache.RowLayer._grown
-
-    def noted(layer: cache.RowLayer, held: torch.Tensor) -> torch.Tensor:
-        copied.append(held.shape[1])
-        return grown_slots(layer, held)
-
-    monkeypatch.setattr(cache.RowLayer, "_grown", noted)
-    target = HFTarget(long_lived(), chunk=32)
-    loop = loop_with(target, {}, "none")
-    prompt = [2 + i % 20 for i in range(480)]
-    request = loop.add(prompt, Sampling(max_new_tokens=40))
-    while loop.open:
-        loop.step()
-    per_tensor = sum(copied) / 4  # keys and values of two layers
-    assert len(request.tokens) == 520 and 0 < per_tensor < 2 * 520
-
-
-def test_memory_never_passes_what_the_text_may_need() -> None:
-    target = HFTarget(long_lived(), chunk=32)
-    loop = loop_with(target, {}, "none")
-    loop.add([5] * 300, Sampling(max_new_tokens=20))
-    loop.step()
-    assert target.runner.cache.plan.slots == 320
+from tests.tiny import model, own_text
 
 
 @pytest.mark.parametrize("first", [1, 64])
