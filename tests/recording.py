@@ -18,10 +18,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from draftwise.core.drafts import Draft
 from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.models.runner.executors.device_capture import Capture, Function, Replay, call
 from tests.tiny import VOCAB
 
-__all__ = ["agree", "assert_alike", "call", "random_pass", "recorder", "runners"]
+__all__ = ["agree", "assert_alike", "call", "random_pass", "recorder", "runners", "use_graphs"]
 
 
 def recorder() -> Capture:
@@ -46,6 +47,13 @@ def recorder() -> Capture:
         return replay
 
     return record
+
+
+def use_graphs(runner: ModelRunner, capture: Capture) -> CudaGraphs:
+    """Run the passes of a runner as graphs, whose buffers are soon too small."""
+    graphs = CudaGraphs(runner, capture=capture, buffers=(2, 16))
+    runner.use(graphs)
+    return graphs
 
 
 def runners(made: Any, texts: int, *read: int) -> tuple[ModelRunner, ModelRunner]:

@@ -18,10 +18,9 @@ from draftwise.models.compiled.blueprint import Unfit
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.drafts import DraftShape
 from draftwise.models.runner.executors import cuda_graphs
-from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import loop_with, written
-from tests.recording import agree, assert_alike, call, random_pass, recorder, runners
+from tests.recording import agree, assert_alike, call, random_pass, recorder, runners, use_graphs
 from tests.tiny import VOCAB, model, own_text
 
 MODELS = ("llama", "gpt2", "gpt-neox", "qwen3-window", "gemma3-window")
@@ -44,19 +43,13 @@ def short_classes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def use_graphs(runner: ModelRunner, *, recorded: bool = True) -> CudaGraphs:
-    graphs = CudaGraphs(runner, capture=recorder() if recorded else call, buffers=(2, 16))
-    runner.use(graphs)
-    return graphs
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_hidden_states_are_those_of_eager_passes(name: str) -> None:
     """For chains and trees, in rows of several lengths, also when a text outgrows the buffers."""
     (eager, graphs), rng = runners(model(name), 3), Random(1)
     for runner in (eager, graphs):
         runner.request_hidden_states((1, -1))
-    executor = use_graphs(graphs, recorded=name == "llama")
+    executor = use_graphs(graphs, recorder() if name == "llama" else call)
     for _ in range(9):
         given = random_pass(rng, trees=0.4)
         agree(graphs, eager, given)
@@ -70,14 +63,14 @@ def test_logits_and_hidden_states_are_those_of_eager_passes(name: str) -> None:
 
 def test_rows_that_pad_a_pass_keep_what_they_hold() -> None:
     eager, graphs = runners(model("llama"), 4, 3, 4, 5)
-    use_graphs(graphs)
+    use_graphs(graphs, recorder())
     for given in (PassInput(0, [[6]] * 3, 1), PassInput(0, [[7, 8]] * 4, 2)):
         agree(graphs, eager, given)
 
 
 def test_logits_stay_what_they_are_after_the_next_pass() -> None:
     runner = ModelRunner(model("llama"))
-    use_graphs(runner)
+    use_graphs(runner, recorder())
     runner.open(0)
     logits = runner.forward(PassInput(0, [[3]], 1)).logits
     before = logits.clone()
@@ -87,7 +80,7 @@ def test_logits_stay_what_they_are_after_the_next_pass() -> None:
 
 def test_buffers_stay_where_they_are_while_texts_come_and_go() -> None:
     runner = ModelRunner(model("llama"))
-    executor = use_graphs(runner)
+    executor = use_graphs(runner, recorder())
     places = set[int]()
     for key in range(3):
         runner.open(key)
@@ -101,7 +94,7 @@ def test_buffers_stay_where_they_are_while_texts_come_and_go() -> None:
 def test_graphs_that_are_prepared_beside_an_open_text_leave_it_as_it_is() -> None:
     """A drafter may ask for hidden states in the middle of a text, and graphs are captured again."""
     eager, graphs = runners(model("llama"), 1, 3, 4, 5, 6, 7)
-    use_graphs(graphs, recorded=False).prepare(graphs)
+    use_graphs(graphs, call).prepare(graphs)
     agree(graphs, eager, PassInput(0, [[8]], 1))
 
 
@@ -110,7 +103,7 @@ def test_after_a_capture_that_fails_other_passes_are_eager() -> None:
         raise RuntimeError("out of memory")
 
     eager, graphs = runners(model("llama"), 1)
-    executor = use_graphs(graphs, recorded=False)
+    executor = use_graphs(graphs, call)
     agree(graphs, eager, PassInput(0, [[3, 4]], 1))
     executor.capture = fail
     agree(graphs, eager, PassInput(0, [[5]], 1), "eager")
@@ -156,7 +149,7 @@ def test_a_draft_in_one_replay_is_the_draft_token_by_token(
 ) -> None:
     """The tokens, distributions, signals and generators are the same, whatever rule cuts the draft."""
     one, other = LMDrafter(sure, VOCAB), LMDrafter(sure, VOCAB)
-    executor = use_graphs(other.runner, recorded=rounds < 10)
+    executor = use_graphs(other.runner, recorder() if rounds < 10 else call)
     pairs = zip(drafted(one, lengths, rounds), drafted(other, lengths, rounds), strict=True)
     for (state, draft), (place, made) in pairs:
         assert state == place
@@ -170,11 +163,11 @@ def test_texts_are_the_models_own_with_a_bad_drafter(batch: int) -> None:
     prompts = [[3 + key, 5, 7 + key] for key in range(3)]
     target, drafter = HFTarget(made), LMDrafter(bad, VOCAB)
     for part in (target, drafter):
-        use_graphs(part.runner, recorded=False)
+        use_graphs(part.runner, call)
     loop = loop_with(target, {"bad": drafter}, "static-3")
     assert written(loop, prompts, 30, batch) == [own_text(made, prompt, 30) for prompt in prompts]
 
 
 def test_a_model_whose_cache_holds_more_than_keys_and_values_is_refused() -> None:
     with pytest.raises(Unfit, match="more than keys and values"):
-        use_graphs(ModelRunner(model("deepseek-sparse")))
+        use_graphs(ModelRunner(model("deepseek-sparse")), call)

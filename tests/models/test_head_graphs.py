@@ -12,17 +12,15 @@ from draftwise.core.drafts import Draft, Job, Verdict
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
-from draftwise.models.runner import ModelRunner
 from draftwise.models.runner.drafts import DraftShape, TreeShape
 from draftwise.models.runner.executors import cuda_graphs
 from draftwise.models.runner.executors.capturer import Capturer
-from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.policies.auto.chances import Calibration
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import group_tokens, loop_with
 from tests.drafters.neural.heads import random_eagle, random_mtp, target, trained_eagle
 from tests.fake_cuda import install
-from tests.recording import assert_alike, call, recorder
+from tests.recording import assert_alike, call, recorder, use_graphs
 from tests.targets.test_hf import prompts
 from tests.tiny import own_text
 
@@ -38,12 +36,6 @@ RULES = (Stop("never", 0.0), Stop("max-confidence", 0.3), Stop("svip-difference"
 def short_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few slots, so that texts outgrow a class, and the buffers."""
     monkeypatch.setattr(cuda_graphs, "FIRST_SLOTS", 16)
-
-
-def use_graphs(runner: ModelRunner, capture: Any) -> CudaGraphs:
-    graphs = CudaGraphs(runner, capture=capture, buffers=(2, 16))
-    runner.use(graphs)
-    return graphs
 
 
 def opened(reads: HFTarget, second: Sampling) -> list[Request]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import UserError
+from ..writing import write_json
 from .stages import announce
 from .threads import THREADS
 
@@ -47,20 +47,10 @@ def keep(kind: str, key: str, verdict: Any) -> None:
     """Save a verdict if the file can be written; other processes read either the old file or the new one."""
     verdicts = _read(kind)
     verdicts.pop(key, None)
-    text = json.dumps(dict([*verdicts.items(), (key, verdict)][-MOST:]), indent=1)
-    try:
+    with suppress(OSError, RuntimeError):  # a full disk, for example, or no home folder
         path = place(kind)
         path.parent.mkdir(parents=True, exist_ok=True)
-        file, part = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    except (OSError, RuntimeError):  # RuntimeError: no home folder
-        return
-    try:
-        with open(file, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        os.replace(part, path)
-    except OSError:  # a full disk, for example
-        with suppress(OSError):  # or a folder that became read-only, where the partial file stays
-            Path(part).unlink()
+        write_json(path, dict([*verdicts.items(), (key, verdict)][-MOST:]))
 
 
 def _read(kind: str) -> dict[str, Any]:

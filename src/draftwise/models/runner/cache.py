@@ -165,20 +165,6 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         grown[:rows, :, :slots] = held
         return grown
 
-    def copy_row(self, source: int, destination: int, length: int) -> None:
-        for held in self._holding(source, destination):
-            held[destination, :, :length] = held[source, :, :length]
-
-    def swap_rows(self, a: int, b: int, length: int) -> None:
-        for held in self._holding(a, b):
-            held[[a, b], :, :length] = held[[b, a], :, :length]
-
-    def move(self, moves: Tensor) -> None:
-        """Copy slots, given by row, source and destination, shape (3, n); reads all before it writes any."""
-        for held in self.tensors:
-            row, source, destination = moves.to(held.device)
-            held[row, :, destination] = held[row, :, source]
-
     @property
     def named(self) -> dict[str, Tensor]:
         """All stored tensors by name; empty before the first pass."""
@@ -188,12 +174,6 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
     @property
     def tensors(self) -> list[Tensor]:
         return [*self.named.values()]
-
-    def _holding(self, a: int, b: int) -> list[Tensor]:
-        """All stored tensors, with room for both rows."""
-        if self.is_initialized and len(self.keys) <= max(a, b):  # a row opened after the last pass
-            self.grow()
-        return self.tensors
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.plan.total, 0
@@ -264,22 +244,28 @@ class RowCache(Cache):
 
     @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:
-        self._reserve(max(source, destination) + 1)
-        for layer in self._rows:
-            layer.copy_row(source, destination, length)
+        for held in self._tensors(max(source, destination)):
+            held[destination, :, :length] = held[source, :, :length]
 
     @torch.inference_mode()
     def swap_rows(self, a: int, b: int, length: int) -> None:
-        self._reserve(max(a, b) + 1)
-        for layer in self._rows:
-            layer.swap_rows(a, b, length)
+        for held in self._tensors(max(a, b)):
+            held[[a, b], :, :length] = held[[b, a], :, :length]
 
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int, int]], device: torch.device) -> None:
         """Copy slots within their rows: (row, source, destination) each; sources are read first."""
         each = torch.from_numpy(np.asarray(moves).T.copy()).to(device)
+        for held in self._tensors(0):
+            row, source, destination = each.to(held.device)
+            held[row, :, destination] = held[row, :, source]
+
+    def _tensors(self, row: int) -> list[Tensor]:
+        """All stored tensors, with room for this row, which may have been opened after the last pass."""
+        self._reserve(row + 1)
         for layer in self._rows:
-            layer.move(each)
+            layer.grow_to_plan()
+        return [tensor for layer in self._rows for tensor in layer.tensors]
 
     def ready(self, rows: int, total: int, slots: int) -> None:
         """Plan room for `total` tokens in each of so many rows, which may grow to `slots` (0: unchanged)."""
