@@ -5,12 +5,12 @@ So it is chosen how layers of one shape are stored, and whether those of one inp
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import comb, inf
 from statistics import median
+from time import perf_counter
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +68,6 @@ def measure(
     plain: Pass,
     packed: Pass,
     *,
-    clock: Callable[[], float] = time.perf_counter,
     budget: float = BUDGET,
     limit: float = inf,
     before: Callable[[], object] = int,
@@ -80,9 +79,9 @@ def measure(
     """
     spent = 0.0
     for width in widths:  # the first pass compiles and allocates
-        start = clock()
+        start = perf_counter()
         plain(width), packed(width)
-        if (clock() - start) * 2 * len(widths) > limit:
+        if (perf_counter() - start) * 2 * len(widths) > limit:
             return None
         limit = inf  # the first width tells
         yield
@@ -90,40 +89,33 @@ def measure(
     while True:
         rounds.append([])
         for width in widths:
-            start, turned = clock(), len(rounds) % 2 == 0
-            rounds[-1].append(_pair(plain, packed, width, clock, before, turned=turned))
-            spent += clock() - start
+            start, turned = perf_counter(), len(rounds) % 2 == 0
+            rounds[-1].append(_pair(plain, packed, width, before, turned=turned))
+            spent += perf_counter() - start
             yield
         timing = _timing(rounds)
         if (len(rounds) >= FEWEST and timing.sure) or spent > budget:
             return timing
 
 
-def keeps_up(plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.perf_counter) -> bool:
+def keeps_up(plain: Pass, packed: Pass) -> bool:
     """Whether the packed layout is not much slower at reading a prompt, by the least of three passes each."""
-    pairs = [_pair(plain, packed, PROMPT, clock, int, turned=turn % 2 == 1) for turn in range(3)]
+    pairs = [_pair(plain, packed, PROMPT, int, turned=turn % 2 == 1) for turn in range(3)]
     before, after = (min(times) for times in zip(*pairs, strict=True))
     return bool(after <= SLOWER * before)
 
 
 def _pair(
-    plain: Pass,
-    packed: Pass,
-    width: int,
-    clock: Callable[[], float],
-    before: Callable[[], object],
-    *,
-    turned: bool,
+    plain: Pass, packed: Pass, width: int, before: Callable[[], object], *, turned: bool
 ) -> tuple[float, float]:
     def timed(run: Pass) -> float:
         before()
-        start = clock()
+        start = perf_counter()
         run(width)
-        return clock() - start
+        return perf_counter() - start
 
-    first, second = (packed, plain) if turned else (plain, packed)
-    one, other = timed(first), timed(second)
-    return (other, one) if turned else (one, other)
+    seconds = {run: timed(run) for run in ((packed, plain) if turned else (plain, packed))}
+    return seconds[plain], seconds[packed]
 
 
 def _timing(rounds: list[list[tuple[float, float]]]) -> Timing:
@@ -169,7 +161,7 @@ def first(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[in
     return next((name for name in ("onednn", "columns") if name in names), ROWS)
 
 
-def alone(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[int] = WIDTHS) -> str:
+def alone(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
     """Our own layout, if there is one: its kernel computes the same bits for a token in every pass."""
     return PANELS if PANELS in names else first(layers, names)
 
