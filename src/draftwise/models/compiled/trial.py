@@ -34,7 +34,7 @@ def try_out(runner: ModelRunner, graph: Any) -> Trial:
     Raises:
         Unfit: the logits differ by more than rounding, or compiled passes are not faster.
     """
-    tokens = made_up(TIMED + max(timing.WIDTHS), runner.model.config, int(runner.config.vocab_size))
+    tokens = made_up(TIMED + max(timing.WIDTHS), runner.model.config)
     yield from _check(runner, graph, tokens)
     key = f"{graph.plan.key} threads {torch.get_num_threads()}"
     known = verdicts.load(KIND, key)
@@ -51,7 +51,7 @@ def try_out(runner: ModelRunner, graph: Any) -> Trial:
 
 def compare(runner: ModelRunner, executor: Any) -> None:
     """Raise Unfit if logits of an executor's passes differ from those of eager ones by more than rounding."""
-    tokens = made_up(2 * TEXT, runner.model.config, int(runner.config.vocab_size))
+    tokens = made_up(2 * TEXT, runner.model.config)
     finish(_check(runner, executor, tokens))
 
 

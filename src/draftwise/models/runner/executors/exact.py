@@ -52,16 +52,8 @@ class ExactPasses(CudaGraphs):
 
     kind, drafts = "exact", False
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        agreement: Agreement,
-        *,
-        capture: Capture,
-        buffers: tuple[int, int] = (1, 2048),
-    ) -> None:
-        capture = partial(capture_or_call, capture)
-        super().__init__(runner, capture=capture, buffers=buffers, kernels=agreement.kernels)
+    def __init__(self, runner: ModelRunner, agreement: Agreement, *, capture: Capture) -> None:
+        super().__init__(runner, capture=partial(capture_or_call, capture), kernels=agreement.kernels)
         self.agreement = agreement
 
     def try_run(self, runner: ModelRunner, given: PassInput) -> PassOutput | None:
@@ -144,7 +136,7 @@ class Agreement:
         self.narrowest = 1  # classes below this width are not looked for
         self.found: dict[tuple[PassShape, int], bool] = {}  # by class and threads
         self.expected: dict[tuple[int, int, int], list[Tensor]] = {}  # by slots, start and threads
-        self.tokens = made_up(TOKENS, runner.model.config, int(runner.config.vocab_size))
+        self.tokens = made_up(TOKENS, runner.model.config)
         layouts = sha256(" ".join(map(layout_of, runner.model.modules())).encode()).hexdigest()[:16]
         on_gpu = runner.device.type == "cuda"
         here = torch.cuda.get_device_name(runner.device) if on_gpu else machine()
@@ -316,7 +308,7 @@ def price_of(runner: ModelRunner, agreement: Agreement, make_capture: Callable[[
 def passes_agree(runner: ModelRunner) -> bool:
     """Whether the runner's passes, as they are, give each token the same logits, however a text is read."""
     begin = min(LONG, runner.max_length - 2 * TOKENS)
-    tokens = made_up(begin + 2 * TOKENS, runner.model.config, int(runner.config.vocab_size))
+    tokens = made_up(begin + 2 * TOKENS, runner.model.config)
     expected = _logits(runner, tokens, begin, [begin, 2 * TOKENS])
     alone = _logits(runner, tokens, begin, [begin, 1, 1, 2, 3, 5, TOKENS, TOKENS])
     sizes = [5, begin - BASE, BASE, 1, 9, 1, TOKENS, TOKENS]
