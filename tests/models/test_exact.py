@@ -39,6 +39,7 @@ from tests.recording import recorder
 from tests.tiny import KERNELS, VOCAB, lively, model
 
 STARTS = exact.STARTS
+STATES: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
 Disturb = Callable[[Tensor], Tensor]
 
 
@@ -169,9 +170,40 @@ def test_a_rare_difference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not agreement.holds(PassShape(1, 1, 128))
 
 
-def test_a_model_whose_logits_depend_on_a_tokens_place_is_refused() -> None:
-    with pytest.raises(UserError, match="exact=True: its logits depend on where in a pass a token is"):
-        exact_target(disturbed("llama", later))
+def on_two_devices() -> Any:
+    made = model("llama")
+    made.lm_head.weight = torch.nn.Parameter(made.lm_head.weight.to("meta"))
+    return made
+
+
+def other_with_more_slots() -> Any:
+    made = model("llama").to(torch.bfloat16)
+    attention = made.model.layers[0].self_attn
+    forward = attention.forward
+
+    def longer(*args: Any, **named: Any) -> Any:
+        mixed, weights = forward(*args, **named)
+        return mixed * (1.0 + (named["attention_mask"].shape[-1] > 128) / 16), weights
+
+    attention.forward = longer
+    return made
+
+
+PLACE = "its logits depend on where in a pass a token is, even in passes of one size"
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: disturbed("llama", later), PLACE),
+        (other_with_more_slots, PLACE),
+        (on_two_devices, "its weights are on several devices"),
+        (lambda: lively(MambaConfig(**STATES)), "it keeps a state that cannot rewind"),
+    ],
+)
+def test_models_without_exact_passes_are_refused(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(UserError, match=f"exact=True: {reason}; leave exact out"):
+        exact_target(make())
 
 
 def test_passes_that_compute_something_else_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,27 +217,6 @@ def test_passes_that_compute_something_else_are_refused(monkeypatch: pytest.Monk
 
     with pytest.raises(UserError, match="exact=True: its logits are off by"):
         exact_target(model("llama"), baked)
-
-
-def test_weights_on_several_devices_are_refused() -> None:
-    made = model("llama")
-    made.lm_head.weight = torch.nn.Parameter(made.lm_head.weight.to("meta"))
-    with pytest.raises(UserError, match="exact=True: its weights are on several devices; leave exact out"):
-        exact_target(made)
-
-
-def test_slots_that_change_logits_are_refused() -> None:
-    made = model("llama").to(torch.bfloat16)
-    attention = made.model.layers[0].self_attn
-    forward = attention.forward
-
-    def longer(*args: Any, **named: Any) -> Any:
-        mixed, weights = forward(*args, **named)
-        return mixed * (1.0 + (named["attention_mask"].shape[-1] > 128) / 16), weights
-
-    attention.forward = longer
-    with pytest.raises(UserError, match="exact=True"):
-        exact_target(made)
 
 
 def test_what_cannot_be_captured_is_called() -> None:
@@ -384,10 +395,3 @@ def test_passes_that_differ_after_a_long_text_do_not_agree(length: int) -> None:
     """Kernels may split attention over many keys in another way."""
     runner: Any = Positions(length)
     assert passes_agree(runner) == (length > 1000)
-
-
-def test_a_model_with_states_is_refused() -> None:
-    config = MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, state_size=4)
-    target = HFTarget(lively(config))
-    with pytest.raises(UserError, match="exact=True: it keeps a state that cannot rewind; leave exact out"):
-        compile_runner(target, "off", exact=True)
