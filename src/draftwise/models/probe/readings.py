@@ -105,11 +105,8 @@ def _rounded(embeddings: torch.nn.Module) -> Iterator[None]:
         errors = torch.randn(said.shape, generator=draw).to(said) * torch.finfo(said.dtype).eps
         return said * (1 + errors)
 
-    hook = embeddings.register_forward_hook(disturbed)
-    try:
+    with embeddings.register_forward_hook(disturbed):
         yield
-    finally:
-        hook.remove()
 
 
 def made_up(n: int, config: Any) -> list[int]:

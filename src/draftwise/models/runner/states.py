@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from ...core.passes import PassInfo
 from ...errors import UserError
 from ..cache_names import NAMES, cache_in, name_for
 from ..limits import freed, limited
+from ..modes import attributes
 from .cache import RowCache
 from .executors.eager import Eager
 from .passes import PassInput, PassOutput, PreparedPass, join_infos, join_pieces, join_states
@@ -281,17 +282,10 @@ def chunk_sizes(model: nn.Module) -> dict[Any, int]:
     return {module: size for module, size in sizes.items() if type(size) is int and size > CHUNK}
 
 
-@contextmanager
-def short_chunks(modules: dict[Any, int], width: int) -> Iterator[None]:
+def short_chunks(modules: dict[Any, int], width: int) -> AbstractContextManager[None]:
     """Within it, chunks are no longer than a pass of `width` tokens needs.
 
     The recurrence does not depend on how it is cut; a few tokens padded to a chunk of 256 are mostly padding.
     """
     size = max(CHUNK, 1 << (width - 1).bit_length())
-    try:
-        for module, own in modules.items():
-            module.chunk_size = min(size, own)
-        yield
-    finally:
-        for module, own in modules.items():
-            module.chunk_size = own
+    return attributes([(module, "chunk_size", min(size, own)) for module, own in modules.items()])

@@ -73,7 +73,7 @@ def measure(
     before: Callable[[], object] = int,
     widths: Sequence[int] = WIDTHS,
 ) -> Generator[None, None, Timing | None]:
-    """Time both layouts in turn, a pass in each a step, until one is clearly faster or `budget` is spent.
+    """Time both layouts in turn, one pass of each per step, until one is clearly faster or `budget` is spent.
 
     `before` is called before each timed pass. None if even one round would take more than `limit` seconds.
     """
