@@ -36,6 +36,8 @@ COMMON: dict[str, Any] = dict(
     eos_token_id=None,
     pad_token_id=0,
 )
+KERNELS = COMMON | {"hidden_size": 64, "intermediate_size": 48, "head_dim": 16}
+"""Sizes that our kernel for attention can compute."""
 
 
 # Sparse attention with an indexer. No two of its scores may tie: it has many heads, so that not all of them

@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GREEDY = "test_greedy_text_is_the_models_own"
 # What reads a model, the quick tests first: a fault is mostly found by one of them.
 READING = f"""
-    models/test_cache_layers.py models/test_runner.py targets/test_passes.py
+    models/test_runner.py targets/test_passes.py
     models/test_cache.py targets/test_hf.py::test_rows_are_freed
     targets/test_hf.py::test_a_window_sized_request_fills_the_window_and_no_more
     targets/test_hf.py::test_samples_of_one_prompt_read_it_once

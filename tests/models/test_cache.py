@@ -13,10 +13,10 @@ from draftwise.core.drafts import Draft
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter
-from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
 from draftwise.generation.decoder import Decoder
 from draftwise.models.runner import cache
+from draftwise.models.runner.cache import RowCache, RowLayer
 from draftwise.models.runner.executors.eager import Eager
 from draftwise.models.runner.hidden_states import LayerHooks
 from draftwise.policies.catalogue import method
@@ -24,55 +24,7 @@ from draftwise.targets.hf import HFTarget
 from tests.core.turns import loop_with
 from tests.targets.test_hf import prompts
 from tests.targets.test_trees import grown, team, texts_of
-from tests.tiny import VOCAB, model, own_text
-
-
-def long_lived() -> Any:
-    made = model("llama", dtype=torch.float32)
-    made.config.max_position_embeddings = 1 << 20
-    return made
-
-
-def test_memory_is_for_the_text_there_is_not_for_what_may_come() -> None:
-    made = long_lived()
-    target = HFTarget(made)
-    lm = LMDrafter(made, VOCAB)
-    loop = loop_with(target, {"lm": lm}, "static-3")
-    loop.add([5, 6, 7], Sampling(max_new_tokens=200_000))
-    loop.step()
-    heads, size, layers = 2, 8, 2
-    slot = 2 * layers * heads * size * 4  # keys and values, four bytes a number
-    for rows in (target.runner, lm.runner):
-        assert rows.cache.bytes == slot * cache.FIRST_SLOTS
-
-
-def test_growing_copies_each_token_less_than_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twofold growth: what is copied in all stays below twice what there is in the end."""
-    monkeypatch.setattr(cache, "FIRST_SLOTS", 64)
-    copied: list[int] = []
-    grown_slots = cache.RowLayer._grown
-
-    def noted(layer: cache.RowLayer, held: torch.Tensor) -> torch.Tensor:
-        copied.append(held.shape[1])
-        return grown_slots(layer, held)
-
-    monkeypatch.setattr(cache.RowLayer, "_grown", noted)
-    target = HFTarget(long_lived(), chunk=32)
-    loop = loop_with(target, {}, "none")
-    prompt = [2 + i % 20 for i in range(480)]
-    request = loop.add(prompt, Sampling(max_new_tokens=40))
-    while loop.open:
-        loop.step()
-    per_tensor = sum(copied) / 4  # keys and values of two layers
-    assert len(request.tokens) == 520 and 0 < per_tensor < 2 * 520
-
-
-def test_memory_never_passes_what_the_text_may_need() -> None:
-    target = HFTarget(long_lived(), chunk=32)
-    loop = loop_with(target, {}, "none")
-    loop.add([5] * 300, Sampling(max_new_tokens=20))
-    loop.step()
-    assert target.runner.cache.plan.slots == 320
+from tests.tiny import model, own_text
 
 
 @pytest.mark.parametrize("first", [1, 64])
@@ -85,6 +37,48 @@ def test_text_is_the_models_own_while_the_cache_grows(monkeypatch: pytest.Monkey
     truth = {tuple(p): text for p, text in zip(prompts(6), own, strict=True)}
     for batch in (1, 3):
         assert texts_of(grown(HFTarget(made, chunk=8), team(truth)), 40, batch) == own
+
+
+def planned(starts: list[int], width: int, *, slots: int = 0, tree: bool = False) -> RowCache:
+    """A cache of one layer, with a pass planned for rows that already hold `starts` tokens."""
+    cache, even = RowCache(1), len(set(starts)) == 1
+    cache.schedule(0, starts, width, even=even, rows=len(starts), slots=slots, tree=tree)
+    return cache
+
+
+def test_other_states_are_copied_only_when_the_cache_grows() -> None:
+    cache = planned([0], 300, slots=640)
+    layer: RowLayer = cache._rows[0]
+    layer.keep("index", torch.ones(1, 2, 300, 3))
+    held = layer.more["index"]
+    cache.schedule(0, [300], 2, even=True, rows=1, slots=0)
+    layer.keep("index", torch.ones(1, 2, 2, 3))
+    assert layer.more["index"] is held
+    cache.schedule(0, [302, 302], 2, even=True, rows=2, slots=0)  # one more row, as many slots
+    got = layer.keep("index", torch.full((2, 2, 2, 3), 2.0))
+    assert got.shape == (2, 2, 304, 3)
+    assert bool((got[1, :, 302:] == 2).all()) and bool((got[0, :, :302] == 1).all())
+
+
+def test_memory_doubles_up_to_what_the_texts_need() -> None:
+    cache = planned([0], 300, slots=2000)
+    assert cache.plan.slots == 640
+    cache.schedule(0, [640], 1, even=True, rows=1, slots=0)  # 0: the need is unchanged
+    assert cache.plan.slots == 1344
+    cache.schedule(0, [1344], 1, even=True, rows=1, slots=0)
+    assert cache.plan.slots == 2048
+
+
+@pytest.mark.parametrize(
+    ("starts", "tree", "counted"),
+    [([2, 2], False, False), ([2, 3], False, True), ([2, 2], True, True)],
+)
+def test_a_layer_that_counts_is_noticed(starts: list[int], tree: bool, counted: bool) -> None:
+    """Where all rows have one length, the cache's length is the position, and counting does no harm."""
+    cache = planned(starts, 1, tree=tree)
+    assert cache.get_seq_length() == max(starts) and not cache.counted
+    cache.get_seq_length(0)
+    assert cache.counted == counted
 
 
 class Fixed(Eager):

@@ -19,6 +19,7 @@ from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.models.runner.executors.device_capture import SPARE, DeviceCapture, NoRoom
 from tests.fake_cuda import FakeCuda, install
+from tests.recording import agree
 from tests.tiny import VOCAB, model
 
 CPU = torch.device("cpu")
@@ -29,20 +30,25 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     return install(monkeypatch)
 
 
-def test_passes_of_a_captured_model_are_those_of_the_model(gpu: FakeCuda) -> None:
-    """What a graph has baked in stays what it was at the capture: lengths, masks and slots do not."""
-    made, rng = model("llama"), Random(3)
+def captured() -> tuple[ModelRunner, ModelRunner, Capturer]:
+    """A runner, another one whose passes are captured, each with a text, and what captured them."""
+    made = model("llama")
     eager, graphs = ModelRunner(made), ModelRunner(made)
     capturer = Capturer(graphs, "auto")
-    assert capturer.state.startswith("CUDA graphs: 8 captured")
     for runner in (eager, graphs):
         runner.open(0)
-    with torch.inference_mode():
-        for _ in range(12):
-            given = PassInput(0, [[rng.randrange(VOCAB) for _ in range(rng.choice([1, 2, 3, 5]))]], 1)
-            ours, theirs = graphs.forward(given), eager.forward(given)
-            assert ours.info.kind == "graph" and ours.info.is_timed
-            torch.testing.assert_close(ours.logits, theirs.logits)
+    return eager, graphs, capturer
+
+
+def test_passes_of_a_captured_model_are_those_of_the_model(gpu: FakeCuda) -> None:
+    """What a graph has baked in stays what it was at the capture: lengths, masks and slots do not."""
+    eager, graphs, capturer = captured()
+    rng = Random(3)
+    assert capturer.state.startswith("CUDA graphs: 8 captured")
+    for _ in range(12):
+        agree(
+            graphs, eager, PassInput(0, [[rng.randrange(VOCAB) for _ in range(rng.choice([1, 2, 3, 5]))]], 1)
+        )
 
 
 @pytest.mark.parametrize("mode", ["auto", "kept", "on", "off"])
@@ -113,33 +119,20 @@ def test_captures_leave_memory_to_others(gpu: FakeCuda) -> None:
 
 
 def test_without_memory_further_shapes_are_eager_and_captured_ones_go_on(gpu: FakeCuda) -> None:
-    made = model("llama")
-    eager, graphs = ModelRunner(made), ModelRunner(made)
-    capturer = Capturer(graphs, "auto")
-    for runner in (eager, graphs):
-        runner.open(0)
+    eager, graphs, capturer = captured()
     gpu.free = 0
     for width, kind in ((2, "graph"), (24, "eager"), (3, "graph"), (33, "eager")):
-        given = PassInput(0, [[at % VOCAB for at in range(width)]], 1)
-        ours, theirs = graphs.forward(given), eager.forward(given)
-        assert ours.info.kind == kind
-        torch.testing.assert_close(ours.logits, theirs.logits)
+        agree(graphs, eager, PassInput(0, [[at % VOCAB for at in range(width)]], 1), kind)
     assert "no memory for more" in capturer.state
 
 
 def test_a_kind_of_pass_that_cannot_be_captured_leaves_the_others_their_graphs(gpu: FakeCuda) -> None:
-    made = model("llama")
-    eager, graphs = ModelRunner(made), ModelRunner(made)
-    capturer = Capturer(graphs, "auto")
-    for runner in (eager, graphs):
-        runner.open(0)
-        runner.forward(PassInput(0, [[3]], 1))
+    eager, graphs, capturer = captured()
+    agree(graphs, eager, PassInput(0, [[3]], 1))
     tree = PassInput(0, [[4, 5, 6]], 3, parents={0: [-1, -1]})
     gpu.fault = RuntimeError("operation not permitted\nand more")
     for given, kind in ((tree, "eager"), (PassInput(0, [[7, 8]], 2), "graph"), (tree, "eager")):
-        ours, theirs = graphs.forward(given), eager.forward(given)
-        assert ours.info.kind == kind
-        torch.testing.assert_close(ours.logits, theirs.logits)
+        agree(graphs, eager, given, kind)
     assert capturer.state.endswith("passes of trees without: RuntimeError: operation not permitted")
 
 

@@ -21,7 +21,7 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
 from draftwise.models.compiled import heads
 from draftwise.models.compiled.heads import own_attention
-from draftwise.models.compiled.trial import finish
+from draftwise.models.compiled.trial import compare
 from draftwise.models.native import kernels as panels
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.executors import cuda_graphs, exact
@@ -34,11 +34,12 @@ from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS
 from draftwise.models.weights.packed import arrange, layout_of
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import Stateless, loop_with
+from tests.core.turns import Stateless, loop_with, written
 from tests.recording import recorder
-from tests.tiny import VOCAB, lively, model
+from tests.tiny import KERNELS, VOCAB, lively, model
 
 STARTS = exact.STARTS
+STATES: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
 Disturb = Callable[[Tensor], Tensor]
 
 
@@ -46,7 +47,7 @@ Disturb = Callable[[Tensor], Tensor]
 def few_slots(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Classes that a text of 150 tokens outgrows, and a cache of answers of its own."""
     monkeypatch.setattr(cuda_graphs, "FIRST_SLOTS", 128)
-    monkeypatch.setattr(exact, "finish", lambda trial: 0.0)  # models whose kernels differ are off
+    monkeypatch.setattr(exact, "compare", lambda *given: None)  # models whose kernels differ are off
     monkeypatch.setattr(exact, "STARTS", 2)  # a rare difference is a test of its own
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     yield
@@ -59,7 +60,7 @@ class Apart(Stateless):
         self.rng = Random(5)
 
     def one(self, job: Job) -> Draft:
-        return Draft(tuple(self.rng.randrange(VOCAB) for _ in range(self.rng.randint(0, job.length))))
+        return Draft.chain([self.rng.randrange(VOCAB) for _ in range(self.rng.randint(0, job.length))])
 
 
 def disturbed(name: str, change: Disturb) -> Any:
@@ -97,14 +98,9 @@ def exact_target(made: Any, capture: Capture = call) -> HFTarget:
 
 def texts(target: HFTarget, policy: str = "none", batch: int = 1, new: int = 30) -> list[list[int]]:
     drafters = {} if policy == "none" else {"bad": Apart(), "ngram": NgramDrafter()}
-    loop = loop_with(target, drafters, policy)
-    written: dict[int, list[int]] = {}
     rng = Random(3)
     prompts = [[rng.randrange(VOCAB) for _ in range(rng.randint(3, 90))] for _ in range(3)]
-    for round in loop.run(prompts, Sampling(max_new_tokens=new), batch=batch):
-        assert round.error is None, round.error
-        written.setdefault(round.request, []).extend(round.tokens)
-    return [written[request] for request in sorted(written)]
+    return written(loop_with(target, drafters, policy), prompts, new, batch)
 
 
 @pytest.mark.parametrize(
@@ -159,18 +155,6 @@ def test_texts_with_drafts_are_those_without_where_kernels_differ(change: Distur
     assert any(one != inexact[0] for one in inexact), "these kernels change texts, so that the test can fail"
 
 
-@pytest.mark.parametrize(
-    ("change", "agree", "differ"),
-    [(narrow, (1, 4), (1, 3)), (wide, (1, 16), (1, 24)), (several, (1, 1), (2, 16))],
-)
-def test_classes_whose_kernels_differ_are_found(
-    change: Disturb, agree: tuple[int, int], differ: tuple[int, int]
-) -> None:
-    agreement = Agreement(HFTarget(disturbed("llama", change), probe=False).runner)
-    assert agreement.holds(PassShape(*agree, 128))
-    assert not agreement.holds(PassShape(*differ, 128))
-
-
 def test_a_rare_difference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """One value in a hundred thousand that is off by its last bit."""
     monkeypatch.setattr(exact, "STARTS", STARTS)
@@ -186,32 +170,13 @@ def test_a_rare_difference_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not agreement.holds(PassShape(1, 1, 128))
 
 
-def test_a_model_whose_logits_depend_on_a_tokens_place_is_refused() -> None:
-    with pytest.raises(UserError, match="exact=True: its logits depend on where in a pass a token is"):
-        exact_target(disturbed("llama", later))
-
-
-def test_passes_that_compute_something_else_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph in which a number is baked in, for example."""
-    monkeypatch.setattr(exact, "finish", finish)
-    assert exact_target(model("llama")).runner.executor.kind == "exact"
-
-    def baked(function: Any, inputs: Any) -> Any:
-        outputs = function(*inputs)
-        return lambda: outputs
-
-    with pytest.raises(UserError, match="exact=True: its logits are off by"):
-        exact_target(model("llama"), baked)
-
-
-def test_weights_on_several_devices_are_refused() -> None:
+def on_two_devices() -> Any:
     made = model("llama")
     made.lm_head.weight = torch.nn.Parameter(made.lm_head.weight.to("meta"))
-    with pytest.raises(UserError, match="exact=True: its weights are on several devices; leave exact out"):
-        exact_target(made)
+    return made
 
 
-def test_slots_that_change_logits_are_refused() -> None:
+def other_with_more_slots() -> Any:
     made = model("llama").to(torch.bfloat16)
     attention = made.model.layers[0].self_attn
     forward = attention.forward
@@ -221,8 +186,37 @@ def test_slots_that_change_logits_are_refused() -> None:
         return mixed * (1.0 + (named["attention_mask"].shape[-1] > 128) / 16), weights
 
     attention.forward = longer
-    with pytest.raises(UserError, match="exact=True"):
-        exact_target(made)
+    return made
+
+
+PLACE = "its logits depend on where in a pass a token is, even in passes of one size"
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: disturbed("llama", later), PLACE),
+        (other_with_more_slots, PLACE),
+        (on_two_devices, "its weights are on several devices"),
+        (lambda: lively(MambaConfig(**STATES)), "it keeps a state that cannot rewind"),
+    ],
+)
+def test_models_without_exact_passes_are_refused(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(UserError, match=f"exact=True: {reason}; leave exact out"):
+        exact_target(make())
+
+
+def test_passes_that_compute_something_else_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph in which a number is baked in, for example."""
+    monkeypatch.setattr(exact, "compare", compare)
+    assert exact_target(model("llama")).runner.executor.kind == "exact"
+
+    def baked(function: Any, inputs: Any) -> Any:
+        outputs = function(*inputs)
+        return lambda: outputs
+
+    with pytest.raises(UserError, match="exact=True: its logits are off by"):
+        exact_target(model("llama"), baked)
 
 
 def test_what_cannot_be_captured_is_called() -> None:
@@ -349,18 +343,11 @@ def test_on_a_cpu_weights_and_attention_are_of_our_kernels(
     """So that a graph agrees as it is; without `exact` they are where they are faster."""
     if panels.linear_kernel(dtype) is None:
         pytest.skip("no C++ compiler here")
-    sizes: dict[str, Any] = {
-        "hidden_size": 64,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-    }
-    config = LlamaConfig(vocab_size=VOCAB, num_key_value_heads=2, head_dim=16, **sizes)
     monkeypatch.setattr(timing, "SMALLEST", 0)
     monkeypatch.setattr(timing, "decided", lambda *given: heads.THEIRS)
     used = []
     for exact_ in (False, True):
-        made = lively(config).to(dtype)
+        made = lively(LlamaConfig(**KERNELS)).to(dtype)
         arrange(made, "auto", exact=exact_)
         layouts = {layout_of(part) for part in made.modules()} - {""}
         used.append((layouts, own_attention(made, [(0, 2, 16, 2, 16)], exact=exact_)))
@@ -408,10 +395,3 @@ def test_passes_that_differ_after_a_long_text_do_not_agree(length: int) -> None:
     """Kernels may split attention over many keys in another way."""
     runner: Any = Positions(length)
     assert passes_agree(runner) == (length > 1000)
-
-
-def test_a_model_with_states_is_refused() -> None:
-    config = MambaConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, state_size=4)
-    target = HFTarget(lively(config))
-    with pytest.raises(UserError, match="exact=True: it keeps a state that cannot rewind; leave exact out"):
-        compile_runner(target, "off", exact=True)

@@ -6,24 +6,21 @@ from random import Random
 from typing import Any
 
 import pytest
-import torch
 
 from draftwise.core.arms import NEVER, Stop
 from draftwise.core.drafts import Draft, Job, Verdict
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
-from draftwise.models.runner import ModelRunner
 from draftwise.models.runner.drafts import DraftShape, TreeShape
 from draftwise.models.runner.executors import cuda_graphs
 from draftwise.models.runner.executors.capturer import Capturer
-from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.policies.auto.chances import Calibration
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import group_tokens, loop_with
 from tests.drafters.neural.heads import random_eagle, random_mtp, target, trained_eagle
 from tests.fake_cuda import install
-from tests.recording import call, recorder
+from tests.recording import assert_alike, call, recorder, use_graphs
 from tests.targets.test_hf import prompts
 from tests.tiny import own_text
 
@@ -41,10 +38,23 @@ def short_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_graphs, "FIRST_SLOTS", 16)
 
 
-def use_graphs(runner: ModelRunner, capture: Any) -> CudaGraphs:
-    graphs = CudaGraphs(runner, capture=capture, buffers=(2, 16))
-    runner.use(graphs)
-    return graphs
+def opened(reads: HFTarget, second: Sampling) -> list[Request]:
+    """Two texts, the first a greedy one."""
+    requests = [
+        Request(0, [3, 4, 5], 3, Sampling(max_new_tokens=90), Random(0), Random(0)),
+        Request(1, [7, 8, 9, 10, 11], 5, second, Random(1), Random(1)),
+    ]
+    for one in requests:
+        reads.open(one)
+    return requests
+
+
+def advance(reads: HFTarget, requests: list[Request]) -> None:
+    """Write a token to each text."""
+    for one, score in zip(requests, reads.verify([(one, Draft()) for one in requests]), strict=True):
+        one.tokens.append(score.choice(-1))
+        one.rounds += 1
+    reads.commit([(one, Draft(), Verdict((), one.tokens[-1])) for one in requests])
 
 
 def drafts_of(made: Any, head: Any, lengths: list[int], rounds: int, capture: Any) -> list[Any]:
@@ -52,24 +62,10 @@ def drafts_of(made: Any, head: Any, lengths: list[int], rounds: int, capture: An
     rng, reads = Random(0), HFTarget(made)
     drafter = EagleDrafter(head, reads)
     graphs = use_graphs(drafter.runner, capture) if capture else None
-    settings = (Sampling(max_new_tokens=90), Sampling(max_new_tokens=90, temperature=1.0, top_k=9))
-    texts = [[3, 4, 5], [7, 8, 9, 10, 11]]
-    requests = [
-        Request(i, list(text), len(text), one, Random(i), Random(i))
-        for i, (text, one) in enumerate(zip(texts, settings, strict=True))
-    ]
-    for one in requests:
-        reads.open(one)
+    requests = opened(reads, Sampling(max_new_tokens=90, temperature=1.0, top_k=9))
     made_drafts = []
     for _ in range(rounds):
-        verified = [(one, Draft()) for one in requests]
-        scores = reads.verify(verified)
-        verdicts = []
-        for one, score in zip(requests, scores, strict=True):
-            one.tokens.append(score.choice(-1))
-            verdicts.append((one, Draft(), Verdict((), one.tokens[-1])))
-            one.rounds += 1
-        reads.commit(verdicts)
+        advance(reads, requests)
         some = rng.sample(requests, rng.randint(1, 2))
         jobs = [Job(one, rng.choice(lengths), (rng.choice(RULES),), rows=True) for one in some]
         for one, draft in zip(some, drafter.draft(jobs), strict=True):
@@ -91,14 +87,8 @@ def test_a_heads_draft_in_one_replay_is_its_draft_token_by_token(
     ours = drafts_of(made, head, lengths, rounds, capture)
     theirs = drafts_of(made, head, lengths, rounds, None)
     for (draft, state), (other, place) in zip(ours, theirs, strict=True):
-        assert draft.tokens == other.tokens and state == place
-        assert draft.probs == pytest.approx(other.probs)
-        if draft.tokens:
-            torch.testing.assert_close(torch.stack(list(draft.rows)), torch.stack(list(other.rows)))
-        if draft.dist is not None:
-            torch.testing.assert_close(torch.stack(list(draft.dist)), torch.stack(list(other.dist)))
-        for one, two in zip(draft.signals, other.signals, strict=True):
-            assert one.chosen == pytest.approx(two.chosen, rel=1e-4)
+        assert state == place
+        assert_alike(other, draft)
 
 
 RULE = Stop("gain", 0.02, Calibration(slope=0.7), deeper=0.1)
@@ -109,16 +99,10 @@ def trees_of(made: Any, head: Any, depths: list[int], rounds: int, capture: Any)
     rng, reads = Random(0), HFTarget(made)
     drafter = EagleDrafter(head, reads, top=3)
     graphs = use_graphs(drafter.runner, capture) if capture else None
-    settings, texts = Sampling(max_new_tokens=90), [[3, 4, 5], [7, 8, 9, 10, 11]]
-    requests = [Request(i, [*t], len(t), settings, Random(i), Random(i)) for i, t in enumerate(texts)]
-    for one in requests:
-        reads.open(one)
+    requests = opened(reads, Sampling(max_new_tokens=90))
     found: list[Draft] = []
     for _ in range(rounds):
-        for one, score in zip(requests, reads.verify([(one, Draft()) for one in requests]), strict=True):
-            one.tokens.append(score.choice(-1))
-            one.rounds += 1
-        reads.commit([(one, Draft(), Verdict((), one.tokens[-1])) for one in requests])
+        advance(reads, requests)
         some, rule = rng.sample(requests, rng.randint(1, 2)), rng.choice([NEVER, RULE])
         found += drafter.draft([Job(one, rng.choice(depths), (rule,), width=2) for one in some])
     if graphs is not None:

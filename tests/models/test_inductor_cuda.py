@@ -24,6 +24,7 @@ from draftwise.models.runner.executors.inductor_cuda import InductorKernels
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import loop_with
 from tests.drafters.neural.heads import random_eagle
+from tests.recording import agree, random_pass
 from tests.tiny import VOCAB, model
 
 
@@ -64,48 +65,24 @@ def test_passes_of_all_sizes_are_those_of_the_model(
 ) -> None:
     """Chains and trees, one row and several, beyond a window and a class of slots."""
     monkeypatch.setattr(cuda_graphs, "FIRST_SLOTS", 16)
-    (eager, graphs), rng = both(made, kernels), Random(2)
-    monkeypatch.setattr(made, "forward", forbidden(made.forward))
+    (eager, graphs), rng, own = both(made, kernels), Random(2), list[int]()
+    forward = made.forward
+
+    def counted(**named: Any) -> Any:
+        own.append(1)
+        return forward(**named)
+
+    monkeypatch.setattr(made, "forward", counted)
     for runner in (eager, graphs):
         for key in range(3):
             runner.open(key)
     for at in range(12):
-        count = rng.choice([1, 2, 3])
-        texts = [[rng.randrange(VOCAB) for _ in range(rng.randint(1, 5))] for _ in range(count)]
-        trees = {0: [-1] * len(texts[0])} if at % 3 == 2 and len(texts[0]) > 1 else None
-        given = PassInput(0, texts, max(map(len, texts)), parents=trees)
-        with torch.inference_mode():
-            FORBIDDEN.clear()
-            theirs = eager.forward(given)
-            FORBIDDEN.append(True)
-            ours = graphs.forward(given)
-            FORBIDDEN.clear()
-        assert ours.info.kind == "graph"
-        for row, text in enumerate(texts):
-            torch.testing.assert_close(
-                ours.logits[row, : len(text)], theirs.logits[row, : len(text)], atol=1e-3, rtol=1e-3
-            )
-            for layer, states in theirs.hidden_states.items():
-                torch.testing.assert_close(
-                    ours.hidden_states[layer][row, : len(text)],
-                    states[row, : len(text)],
-                    atol=1e-3,
-                    rtol=1e-3,
-                )
-        for runner in (eager, graphs):
-            if trees:
-                runner.cached_lengths[0] -= len(texts[0])
-
-
-FORBIDDEN: list[bool] = []  # non-empty while the model's own code may not run
-
-
-def forbidden(forward: Any) -> Any:
-    def run(*args: Any, **named: Any) -> Any:
-        assert not FORBIDDEN, "the model's own code runs in place of the kernels"
-        return forward(*args, **named)
-
-    return run
+        given = random_pass(rng, trees=float(at % 3 == 2))
+        agree(graphs, eager, given, near=1e-3)
+        for row in given.parents or ():
+            for runner in (eager, graphs):
+                runner.cached_lengths[row] -= len(given.tokens[row])
+    assert len(own) == 12, "the model's own code runs in place of the kernels"
 
 
 def test_exact_passes_use_them(made: Any, kernels: InductorKernels) -> None:

@@ -51,13 +51,6 @@ def alone(made: Any, text: Sequence[int]) -> Tensor:
     return logits
 
 
-def test_a_runner_has_taken_no_time_before_its_first_pass() -> None:
-    rows = opened(model("llama"), 1)
-    assert rows.seconds == 0.0
-    rows.forward(PassInput(0, [[5, 6]], 1))
-    assert rows.seconds > 0.0
-
-
 def test_logits_of_the_last_positions_are_returned() -> None:
     """The class may keep the last logits by itself, or return all of them."""
     made = model("llama")

@@ -48,7 +48,6 @@ def _interface() -> Any:
 
 @cache
 def _others() -> tuple[str, ...]:
-    """What Transformers' attention can be given beside `USUAL`."""
     return (*(set(inspect.signature(replaced()).parameters) - USUAL), "softcap")
 
 

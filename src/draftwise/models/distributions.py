@@ -32,7 +32,6 @@ class CountPenalty(LogitsProcessor):
         self.presence, self.frequency, self.prompt_length = presence, frequency, prompt_length
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Scores minus the penalties, shape (rows, vocabulary)."""
         output = input_ids[:, self.prompt_length :]
         counts = torch.zeros_like(scores).scatter_add_(1, output, torch.ones_like(output, dtype=scores.dtype))
         return scores - self.frequency * counts - self.presence * (counts > 0)

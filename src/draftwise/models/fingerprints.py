@@ -58,7 +58,6 @@ def _of_folder(folder: Path) -> str:
 
 
 def _of_files(digest: Any, files: Sequence[Path]) -> str:
-    """The digest of a file's size, its beginning, and samples of the rest, for each of the files."""
     for path in files:
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())

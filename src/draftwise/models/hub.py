@@ -20,41 +20,42 @@ def look_up(name: str) -> None:
     Raises:
         UserError: the hub cannot be reached, or has no such model.
     """
-    from huggingface_hub import HfApi, constants, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub import constants, try_to_load_from_cache
 
     if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
         return
-    try:
-        HfApi().model_info(name, timeout=SECONDS)
-    except RepositoryNotFoundError:
-        raise UserError(f"no folder {name!r} here, and no model of that name on the hub: {REMEDY}") from None
-    except HfHubHTTPError:
-        return  # the hub answers; loading will report other errors
-    except Exception as error:  # of whatever library makes its requests
+    is_there, _, trouble = _request(name)
+    if is_there is False:
+        raise UserError(f"no folder {name!r} here, and no model of that name on the hub: {REMEDY}")
+    if trouble:
         raise UserError(
-            f"no folder {name!r} here, and the hub cannot be asked ({error}): check the name and the network"
-        ) from None  # its trace is a hundred lines of connections
+            f"no folder {name!r} here, and the hub cannot be asked ({trouble}): "
+            "check the name and the network"
+        )
 
 
 @cache
 def ask(name: str) -> tuple[bool | None, int | None]:
     """Whether the hub has this model, and its stated number of parameters; None if unknown."""
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import constants
+
+    return (None, None) if constants.HF_HUB_OFFLINE else _request(name)[:2]
+
+
+def _request(name: str) -> tuple[bool | None, int | None, str]:
+    """What `ask` returns, and why the hub cannot be reached."""
+    from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
-    if constants.HF_HUB_OFFLINE:
-        return None, None
     try:
         info = HfApi().model_info(name, timeout=SECONDS)
     except RepositoryNotFoundError:
-        return False, None
+        return False, None, ""
     except HfHubHTTPError:
-        return None, None  # the hub answers with another error
-    except Exception:  # of whatever library makes its requests
-        return None, None
-    parameters = getattr(info.safetensors, "total", None)
-    return True, parameters
+        return None, None, ""  # the hub answers; loading will report other errors
+    except Exception as error:  # of whatever library makes its requests
+        return None, None, str(error) or type(error).__name__
+    return True, getattr(getattr(info, "safetensors", None), "total", None), ""
 
 
 def cached_models() -> dict[str, Path]:
@@ -77,7 +78,6 @@ LLAMA = re.compile(r"(?:Meta-)?Llama-(\d(?:\.\d)?)-(\d+[Bb])(?:-(.+))?", re.IGNO
 
 
 def size_of(name: str) -> float | None:
-    """Billions of parameters by a model's name; None if the name has no size."""
     match = SIZE.search(name.rpartition("/")[2])
     return None if match is None else float(match[1]) * (1.0 if match[2] in "Bb" else 1e-3)
 

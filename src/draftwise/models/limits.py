@@ -6,13 +6,15 @@ writes without. A pass that reads drafted tokens has to do the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from typing import Any
 
 import torch
 from torch import nn
+
+from .modes import attributes
 
 NAME = "time_step_limit"
 FREE = (0.0, inf)  # the step is positive
@@ -28,25 +30,19 @@ def limited(model: nn.Module) -> dict[Any, tuple[float, float]]:
     return found
 
 
-@contextmanager
 def freed(
     modules: dict[Any, tuple[float, float]], prompts: Sequence[int], width: int, like: torch.Tensor
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Within it, only the first `prompts[i]` tokens of row i of a pass of this width are limited.
 
     The limits are numbers where they can be, since kernels take nothing else, and otherwise tensors on the
     device of `like`.
     """
     if not modules or min(prompts) >= width:
-        yield
-        return
-    own = {module: getattr(module, NAME) for module in modules}
+        return nullcontext()
     inside = torch.tensor([[[k < n] for k in range(width)] for n in prompts], device=like.device)
-    try:
-        for module, limit in modules.items():
-            new = (torch.where(inside, *pair).to(like) for pair in zip(limit, FREE, strict=True))
-            setattr(module, NAME, tuple(new) if max(prompts) > 0 else FREE)
-        yield
-    finally:
-        for module, limit in own.items():
-            setattr(module, NAME, limit)
+    changes = list[tuple[Any, str, Any]]()
+    for module, limit in modules.items():
+        new = (torch.where(inside, *pair).to(like) for pair in zip(limit, FREE, strict=True))
+        changes.append((module, NAME, tuple(new) if max(prompts) > 0 else FREE))
+    return attributes(changes)

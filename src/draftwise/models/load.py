@@ -114,11 +114,7 @@ def _read_weights(path: str, **options: Any) -> Any:
 
 
 def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model.
-
-    Raises:
-        UserError: there is none under this name.
-    """
+    """Load the tokenizer of a model; UserError if there is none under this name."""
     path = locate(name)
     folder = Path(path)
     if folder.is_dir() and not any([*folder.glob("*token*"), *folder.glob("vocab*")]):
@@ -241,7 +237,6 @@ def _explained(name: str, what: str = "model") -> Iterator[None]:
 
 
 def embedded(model: Any) -> int:
-    """How many ids a model can read."""
     table = model.get_input_embeddings()
     return int(getattr(table, "num_embeddings", 0) or table.weight.shape[0])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -14,16 +14,22 @@ ADAPTERS = ("_active_adapter", "_disable_adapters", "merged_adapters", "scaling"
 
 
 @contextmanager
-def evaluating(*models: Any) -> Iterator[None]:
-    """Evaluation mode (no dropout), then the previous mode of every module."""
-    training = [module for model in models for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
+def attributes(changes: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Give objects other attributes, (object, name, value) each, then their own again."""
+    own = [(holder, name, getattr(holder, name)) for holder, name, _ in changes]
     try:
+        for holder, name, value in changes:
+            setattr(holder, name, value)
         yield
     finally:
-        for module in training:
-            module.training = True
+        for holder, name, value in own:
+            setattr(holder, name, value)
+
+
+def evaluating(*models: Any) -> AbstractContextManager[None]:
+    """Evaluation mode (no dropout), then the previous mode of every module."""
+    training = [module for model in models for module in model.modules() if module.training]
+    return attributes([(module, "training", False) for module in training])
 
 
 def weights_version(model: Any) -> int:
@@ -47,7 +53,6 @@ def _place(weight: Any) -> int:
 
 
 def _is_plain(weight: Tensor) -> bool:
-    """Return whether a number of a parameter can be read."""
     wrapped = hasattr(weight, "__tensor_flatten__") or weight.is_meta or not weight.is_floating_point()
     return not wrapped and weight.numel() > 0 and weight.is_contiguous()
 

@@ -8,7 +8,7 @@ as well, and what is rejected is taken back. How, is found out at the first prom
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,19 +65,21 @@ class Snapshot:
         self.at = 0
 
     def before(self, cached: int, *, guesses: bool) -> None:
-        """Keep the states, if some tokens may be taken back."""
         if guesses:
             self.saved, self.at = [copy_layer(layer) for layer in self.layers], cached
 
     def cut(self, cached: int, length: int) -> int:
-        """Go back to the snapshot."""
         if length == cached:
             return cached
-        for layer, values in zip(self.layers, self.saved, strict=True):
-            vars(layer).clear()
-            vars(layer).update(values)
+        put_back(self.layers, self.saved)
         self.saved = []
         return self.at
+
+
+def put_back(layers: Sequence[Any], saved: Sequence[dict[str, Any]]) -> None:
+    for layer, values in zip(layers, saved, strict=True):
+        vars(layer).clear()
+        vars(layer).update(values)
 
 
 def copy_layer(layer: Any) -> dict[str, Any]:
@@ -87,6 +89,7 @@ def copy_layer(layer: Any) -> dict[str, Any]:
 
 
 WAYS: dict[str, type[Crop] | type[Snapshot]] = {"crop": Crop, "snapshot": Snapshot}
+USABLE = [way + free for free in ("", FREE) for way in WAYS]
 
 
 class Prompted:
@@ -115,16 +118,13 @@ class Prompted:
 
     @property
     def cuts(self) -> bool:
-        """Whether tokens are taken back without reading others again."""
         return isinstance(self.rewind, Crop)
 
     @property
     def names(self) -> list[str]:
-        """The names of the model's inputs."""
         return sorted(key for key, value in self.carried[self.length + 1].items() if value is not None)
 
     def set_way(self, way: str) -> None:
-        """Rewind in this way from now on."""
         self.rewind = WAYS[way.removesuffix(FREE)](self.cache)
         self.limits = limited(self.model) if way.endswith(FREE) else {}
 
@@ -204,8 +204,8 @@ class Trials:
         kind = f"{prompted.names}:{len(ids) > 1}"
         if kind not in self.ways:
             key = f"{fingerprint(self.model)}:{kind}"
-            saved, usable = verdicts.load(KIND, key), [way + free for free in ("", FREE) for way in WAYS]
-            self.ways[kind] = saved if saved in usable else _find_way(prompted, ids)
+            saved = verdicts.load(KIND, key)
+            self.ways[kind] = saved if saved in USABLE else _find_way(prompted, ids)
             verdicts.keep(KIND, key, self.ways[kind])
         prompted.set_way(self.ways[kind])
         return self.ways[kind]
@@ -226,11 +226,10 @@ def check_way(prompted: Prompted, ids: Tensor, way: str) -> None:
 
 
 def _find_way(prompted: Prompted, ids: Tensor) -> str:
-    """The first way that agrees with single tokens."""
     start, model = _State(prompted), prompted.model
     truth, ids = _read_singly(prompted, ids)
     wrong, least = "", float("inf")
-    for way in [way + free for free in ("", FREE)[: 1 + bool(limited(model))] for way in WAYS]:
+    for way in USABLE if limited(model) else WAYS:
         start.restore(prompted)
         prompted.set_way(way)
         try:
@@ -291,8 +290,5 @@ class _State:
         self.cached, self.length, self.carried = prompted.cached, prompted.length, dict(prompted.carried)
 
     def restore(self, prompted: Prompted) -> None:
-        """Back to the prompt."""
-        for layer, values in zip(layers_of(prompted.cache), self.layers, strict=True):
-            vars(layer).clear()
-            vars(layer).update(copied(values))
+        put_back(layers_of(prompted.cache), copied(self.layers))
         prompted.cached, prompted.length, prompted.carried = self.cached, self.length, dict(self.carried)

@@ -37,7 +37,7 @@ class Steady:
 
 @torch.inference_mode()
 def _same(runner: ModelRunner, numbers: tuple[int, int]) -> bool:
-    tokens = made_up(TEXT + max(WIDTHS), runner.model.config, int(runner.config.vocab_size))
+    tokens = made_up(TEXT + max(WIDTHS), runner.model.config)
     logits = []
     for number in numbers:
         torch.set_num_threads(number)

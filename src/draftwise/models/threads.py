@@ -43,7 +43,6 @@ def physical_cores() -> int:
 
 
 def load_average() -> float | None:
-    """The one-minute load average; None where the system has none."""
     try:
         return round(os.getloadavg()[0], 2)
     except (OSError, AttributeError):
@@ -118,7 +117,6 @@ def _busy() -> float:
 
 
 def _used(process: int) -> float:
-    """Processor seconds of a running process; 0 once it has ended."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -168,7 +166,6 @@ class Threads:
 
     @property
     def busy(self) -> bool:
-        """Whether others need some of our cores, as far as is known."""
         return self.others is not None and self.others > GAINING
 
     def pending(self) -> bool:

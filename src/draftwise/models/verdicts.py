@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import UserError
+from ..writing import write_json
 from .stages import announce
 from .threads import THREADS
 
@@ -31,18 +31,15 @@ MOST = 512  # verdicts kept per file, the latest
 
 
 def folder() -> Path:
-    """Return our folder in the system's cache folder."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "draftwise"
 
 
 def place(kind: str) -> Path:
-    """The file of one kind of verdicts."""
     return folder() / f"{kind}.json"
 
 
 def load(kind: str, key: str) -> Any:
-    """The verdict saved under this key, as JSON; None if there is none."""
     return _read(kind).get(key)
 
 
@@ -50,20 +47,10 @@ def keep(kind: str, key: str, verdict: Any) -> None:
     """Save a verdict if the file can be written; other processes read either the old file or the new one."""
     verdicts = _read(kind)
     verdicts.pop(key, None)
-    text = json.dumps(dict([*verdicts.items(), (key, verdict)][-MOST:]), indent=1)
-    try:
+    with suppress(OSError, RuntimeError):  # a full disk, for example, or no home folder
         path = place(kind)
         path.parent.mkdir(parents=True, exist_ok=True)
-        file, part = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    except (OSError, RuntimeError):  # RuntimeError: no home folder
-        return
-    try:
-        with open(file, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        os.replace(part, path)
-    except OSError:  # a full disk, for example
-        with suppress(OSError):  # or a folder that became read-only, where the partial file stays
-            Path(part).unlink()
+        write_json(path, dict([*verdicts.items(), (key, verdict)][-MOST:]))
 
 
 def _read(kind: str) -> dict[str, Any]:
@@ -74,8 +61,15 @@ def _read(kind: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def machine(torch_version: str, isa: str, threads: int) -> str:
-    """The processor with its features, and PyTorch's view of it, as a short text."""
+def machine(threads: int = 0) -> str:
+    """The processor as PyTorch sees it, as a short text."""
+    import torch
+
+    return processor(f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability(), threads)
+
+
+def processor(library: str, isa: str, threads: int) -> str:
+    """The processor with its features, and a library that computes with it, as a short text."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -83,7 +77,7 @@ def machine(torch_version: str, isa: str, threads: int) -> str:
     facts = {line for line in lines if line.startswith(("model name", "flags", "Features", "cache size"))}
     facts |= {platform.machine(), platform.processor(), isa, os.environ.get("ONEDNN_MAX_CPU_ISA", "")}
     digest = sha256("\n".join(sorted(facts)).encode()).hexdigest()[:16]
-    return f"{digest} torch {torch_version} threads {threads}"
+    return f"{digest} {library} threads {threads}"
 
 
 SECONDS = 3.0  # of trials in one start
@@ -99,7 +93,6 @@ class Trials:
 
     mode: str = "auto"
     left: float = SECONDS
-    clock: Callable[[], float] = time.perf_counter
 
     def wants(self, saved: Any) -> bool:
         """Whether to time something with this saved verdict.
@@ -113,36 +106,35 @@ class Trials:
         return self.mode == "auto" and useful and self.left > 0
 
     def budget(self, most: float) -> float:
-        """The seconds that one timing may take."""
         return most if self.mode == "all" else min(most, max(self.left, 0.0))
 
     @property
     def limit(self) -> float:
         return inf if self.mode == "all" else SECONDS / 2
 
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Take what the block takes from the time left."""
-        announce(f"timing {what}")
-        start = self.clock()
-        try:
-            yield
-        finally:
-            self.left -= self.clock() - start
-
     def spread(self, what: str, steps: Generator[None, None, Result]) -> Generator[None, None, Result]:
         """Take what each of the steps takes from the time left; returns what they return."""
         announce(f"timing {what}")
         while True:
-            began = self.clock()
+            began = time.perf_counter()
             try:
                 next(steps)
             except StopIteration as end:
                 result: Result = end.value
                 return result
             finally:
-                self.left -= self.clock() - began
+                self.left -= time.perf_counter() - began
             yield
+
+
+def finish(steps: Generator[None, None, Result]) -> Result:
+    """Take all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 _current: ContextVar[Trials | None] = ContextVar("trials", default=None)

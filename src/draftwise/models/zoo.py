@@ -83,11 +83,7 @@ def list_real() -> list[ZooModel]:
 
 
 def bundled(name: str) -> ZooModel:
-    """The bundled model `zoo:NAME`.
-
-    Raises:
-        UserError: the zoo is not installed, or has no such model.
-    """
+    """The bundled model `zoo:NAME`; UserError if the zoo is not installed, or has no such model."""
     return read_model(find(name))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -190,9 +191,10 @@ def test_products_are_fused_where_that_is_faster(
     """The answer is saved and taken from the file in the next process."""
     asked: list[int] = []
 
-    def measure(apart: timing.Pass, together: timing.Pass, **_: Any) -> timing.Timing:
+    def measure(apart: timing.Pass, together: timing.Pass, **_: Any) -> Iterator[None]:
+        yield
         asked.extend(len(list(run(1))) for run in (apart, together))  # type: ignore[call-overload]
-        return timing.Timing(8, 8 * pays, (0.5 if pays else 2.0,) * 4, steady=True)
+        return timing.Timing(8, 8 * pays, (0.5 if pays else 2.0,) * 4, steady=True)  # type: ignore[return-value]
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(timing, "faster_fused", FASTER)

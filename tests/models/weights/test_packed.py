@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import io
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,12 @@ from torch import nn
 
 from draftwise import Decoder
 from draftwise.errors import UserError
-from draftwise.measure.bench.ours import Models
 from draftwise.models import verdicts
 from draftwise.models.native import kernels
 from draftwise.models.threads import THREADS
 from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import PANELS, TURNED, PackedLinear, TurnedLinear
 from draftwise.models.weights.packed import arrange, choose_precision, layouts, pack_layers
-from draftwise.specs import parse_drafter
 
 
 class Bench:
@@ -32,9 +29,6 @@ class Bench:
 
     def __init__(self, plain: dict[int, float], packed: dict[int, float], noise: list[float]) -> None:
         self.now, self.costs, self.noise, self.order = 0.0, (plain, packed), noise, list[str]()
-
-    def clock(self) -> float:
-        return self.now
 
     def kernel(self, which: int) -> timing.Pass:
         def run(width: int) -> None:
@@ -44,7 +38,12 @@ class Bench:
         return run
 
     def measure(self, budget: float = 1e9, limit: float = inf) -> Any:
-        return timing.measure(self.kernel(0), self.kernel(1), clock=self.clock, budget=budget, limit=limit)
+        return self.run(timing.measure(self.kernel(0), self.kernel(1), budget=budget, limit=limit))
+
+    def run(self, steps: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(timing, "perf_counter", lambda: self.now)
+            return verdicts.finish(steps)
 
 
 PLAIN = {1: 10.0, 5: 20.0, 9: 30.0, 17: 40.0}
@@ -86,6 +85,9 @@ def test_time_is_up_on_the_first_round_of_something_huge() -> None:
     assert found.rounds == 1 and not found.lasting and found.pays, "the best guess there is"
     found = Bench(PLAIN, {1: 10.1, 5: 10.0, 9: 10.0, 17: 10.0}, QUIET).measure(budget=1.0)
     assert not found.pays, "a guess must hold at every width"
+    bench = Bench(PLAIN, times(0.5), QUIET)
+    assert bench.measure(limit=100.0) is None and len(bench.order) == 2, "not even one round"
+    assert bench.measure(limit=200.0).pays
 
 
 def test_on_a_busy_machine_a_clear_answer_serves_once() -> None:
@@ -95,19 +97,15 @@ def test_on_a_busy_machine_a_clear_answer_serves_once() -> None:
 
 
 @pytest.mark.parametrize("factor, fine", [(1.2, True), (1.3, False)])
-def test_a_layout_that_reads_prompts_much_slower_is_not_taken(factor: float, fine: bool) -> None:
+def test_a_layout_that_reads_prompts_much_slower_is_not_taken(
+    factor: float, fine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench({timing.PROMPT: 100.0}, {timing.PROMPT: 100.0 * factor}, [0.0, 40.0, 0.0, 0.0])
-    assert timing.keeps_up(bench.kernel(0), bench.kernel(1), clock=bench.clock) == fine
+    monkeypatch.setattr(timing, "perf_counter", lambda: bench.now)
+    assert timing.keeps_up(bench.kernel(0), bench.kernel(1)) == fine
 
 
-def test_layouts_take_turns() -> None:
-    bench = Bench(PLAIN, times(0.5), QUIET)
-    bench.measure(budget=300.0)
-    assert bench.order[:8] == ["plain", "packed"] * 4  # compiled and allocated, outside the clock
-    assert bench.order[8:24] == ["plain", "packed"] * 4 + ["packed", "plain"] * 4
-
-
-def test_other_memory_is_read_before_each_timed_pass() -> None:
+def test_layouts_take_turns_and_other_memory_is_read_before_each_timed_pass() -> None:
     """What is timed again and again is in the cache, where a layer of a model is not."""
     bench = Bench(PLAIN, times(0.5), QUIET)
 
@@ -115,8 +113,10 @@ def test_other_memory_is_read_before_each_timed_pass() -> None:
         bench.order.append("others")
         bench.now += 1e9
 
-    found = timing.measure(bench.kernel(0), bench.kernel(1), clock=bench.clock, before=others, budget=1.0)
-    assert bench.order[8:12] == ["others", "plain", "others", "packed"]
+    found = bench.run(timing.measure(bench.kernel(0), bench.kernel(1), before=others, budget=1e10))
+    assert bench.order[:8] == ["plain", "packed"] * 4  # compiled and allocated, outside the clock
+    assert bench.order[8:24] == ["others", "plain", "others", "packed"] * 4
+    assert bench.order[24:28] == ["others", "packed", "others", "plain"]
     assert found is not None and found.ratios == (0.5,) * 4
 
 
@@ -127,19 +127,13 @@ def test_small_layers_have_our_layout_or_none() -> None:
     assert timing.possible(smaller) == timing.possible(small, shared=True) == ()
 
 
-def test_chance() -> None:
-    assert timing._luck(8, 8) == 1 / 256 and timing._luck(3, 2) == 0.5 and timing._luck(4, 0) == 1.0
-    assert timing.Timing(6, 6, (0.5,), True).sure and timing.Timing(6, 0, (2.0,), True).sure
-    assert not timing.Timing(6, 5, (0.5,), True).sure and not timing.Timing(5, 5, (0.5,), True).sure
-
-
 def test_another_machine_is_another_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = verdicts.machine("2.13", "AVX512", 2)
-    assert one == verdicts.machine("2.13", "AVX512", 2)
-    assert one not in {verdicts.machine(*k) for k in (("2.12", "AVX512", 2), ("2.13", "AVX2", 2))}
-    assert one != verdicts.machine("2.13", "AVX512", 4)
+    one = verdicts.processor("torch 2.13", "AVX512", 2)
+    assert one == verdicts.processor("torch 2.13", "AVX512", 2)
+    others = ("torch 2.12", "AVX512", 2), ("torch 2.13", "AVX2", 2), ("torch 2.13", "AVX512", 4)
+    assert one not in {verdicts.processor(*other) for other in others}
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    assert one != verdicts.machine("2.13", "AVX512", 2)
+    assert one != verdicts.processor("torch 2.13", "AVX512", 2)
 
 
 # -- models -----------------------------------------------------------------------------------------------
@@ -152,11 +146,13 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
     def make(*, pays: bool = True, steady: bool = True, rounds: int = 8) -> list[Any]:
         seen: list[Any] = []
 
-        def measure(plain: timing.Pass, packed: timing.Pass, **_: Any) -> timing.Timing:
+        def measure(plain: timing.Pass, packed: timing.Pass, **_: Any) -> Iterator[None]:
             for width in timing.WIDTHS:
                 plain(width), packed(width)
+                yield
             seen.append(plain)
-            return timing.Timing(rounds, rounds if pays else 0, (0.5 if pays else 2.0,) * 4, steady)
+            wins, ratio = (rounds, 0.5) if pays else (0, 2.0)
+            return timing.Timing(rounds, wins, (ratio,) * 4, steady)  # type: ignore[return-value]
 
         monkeypatch.undo()
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -226,8 +222,9 @@ NAMES = list(timing.possible(LARGE))  # what this build of PyTorch can pack
 @pytest.mark.parametrize("pays", [True, False])
 def test_each_shape_is_timed_once_and_the_answer_kept(asked: Any, tmp_path: Path, pays: bool) -> None:
     seen = asked(pays=pays)
-    model = layers()
+    model, before = layers(), torch.get_rng_state()
     arrange(model, "auto")
+    assert torch.equal(torch.get_rng_state(), before)
     timings = 2 * len(NAMES)  # of 400 x 400, with a bias and without
     assert len(seen) == timings
     assert count(model) == (4 if pays else 0)
@@ -311,12 +308,6 @@ def test_trials_can_be_left_out_or_repeated(asked: Any, mode: str, timings: int)
         pass
 
 
-def test_not_even_one_round_of_something_huge_is_timed() -> None:
-    bench = Bench(PLAIN, times(0.5), QUIET)
-    assert bench.measure(limit=100.0) is None and len(bench.order) == 2
-    assert bench.measure(limit=200.0).pays
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"KEY": 3}', '{"KEY": {"layout": "no such"}}'])
 def test_a_damaged_file_is_measured_over(asked: Any, tmp_path: Path, text: str) -> None:
     asked()
@@ -379,13 +370,6 @@ def test_every_layout_multiplies(layout: str, bias: bool) -> None:
         assert found.is_contiguous()
 
 
-def test_timing_leaves_the_users_generator(asked: Any) -> None:
-    asked()
-    model, before = layers(), torch.get_rng_state()
-    arrange(model, "auto")
-    assert count(model) == 4 and torch.equal(torch.get_rng_state(), before)
-
-
 @pytest.mark.parametrize("first", [0, 2])
 def test_greedy_text_is_the_plain_models_in_every_layout(first: int, plain_model: Any) -> None:
     """Shapes have layouts in turn; a good drafter and one that is mostly wrong make passes of many widths."""
@@ -439,19 +423,6 @@ def test_a_decoder_says_what_was_packed(asked: Any) -> None:
         assert set(decoder.packed) == {"target", "zoo:general"}
 
 
-def test_bench_notes_the_layouts() -> None:
-    target: Any = Part(layers())
-    small: Any = Part(nn.Linear(2, 2))
-    arrange(target.module, True)
-    models = Models(
-        target, None, None, frozenset(), (parse_drafter("small"),), {"small": small}, lambda names: {}
-    )
-    assert models.layouts() == {
-        "target": f"4 of 4 linear layers packed ({'onednn' if 'onednn' in NAMES else NAMES[0]} 4)",
-        "small": "0 of 0 linear layers packed",
-    }
-
-
 def test_verdicts_of_other_keys_stay_and_the_oldest_go(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -467,57 +438,51 @@ def test_verdicts_of_other_keys_stay_and_the_oldest_go(
     assert [p.name for p in (tmp_path / "draftwise").iterdir()] == ["x.json"]
 
 
-@pytest.mark.parametrize("what", ["makedirs", "mkstemp", "write", "replace", "replace and unlink"])
+def fail(*args: Any, **more: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def homeless() -> Path:
+    raise RuntimeError("no home")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"pathlib.Path.mkdir": fail},
+        {"pathlib.Path.write_text": fail},
+        {"pathlib.Path.replace": fail},
+        {"pathlib.Path.replace": fail, "pathlib.Path.unlink": fail},
+        {"pathlib.Path.home": homeless},
+    ],
+    ids=["no folder", "a full disk", "read-only", "read-only from now on", "no home"],
+)
 def test_a_verdict_that_cannot_be_written_is_lost_and_nothing_else(
-    what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    broken: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A full disk, or a folder that became read-only: the old file stays as it was."""
-
-    def full(*args: Any, **more: Any) -> Any:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    class Full(io.StringIO):
-        def write(self, text: str) -> int:
-            return int(full())
-
+    """The old file stays as it was."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     verdicts.keep("x", "a", 1)
-    with monkeypatch.context() as broken:
-        if what == "makedirs":
-            broken.setattr(Path, "mkdir", full)
-        if what == "mkstemp":
-            broken.setattr("tempfile.mkstemp", full)
-        if what == "write":
-            broken.setattr(verdicts, "open", lambda *a, **more: Full(), raising=False)
-        if what.startswith("replace"):
-            broken.setattr("os.replace", full)
-        if what.endswith("unlink"):
-            broken.setattr(Path, "unlink", full)
+    with monkeypatch.context() as patch:
+        for name, function in broken.items():
+            patch.setattr(name, function)
+        if "pathlib.Path.home" in broken:
+            patch.delenv("XDG_CACHE_HOME")
         verdicts.keep("x", "a", 2)
         verdicts.keep("x", "b", 3)
     assert verdicts.load("x", "a") == 1 and verdicts.load("x", "b") is None
     verdicts.keep("x", "b", 3)
     assert verdicts.load("x", "b") == 3
-    if not what.endswith("unlink"):
-        assert [p.name for p in (tmp_path / "draftwise").iterdir()] == ["x.json"]
+    assert not list(tmp_path.rglob("*.part"))
 
 
-@pytest.mark.parametrize("harm", ["a file in its place", "no home", "a folder"])
+@pytest.mark.parametrize("in_its_place", ["draftwise", "draftwise/x.json/folder"])
 def test_a_cache_out_of_reach_holds_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, harm: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, in_its_place: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    if harm == "a file in its place":
-        (tmp_path / "draftwise").write_text("")
-    if harm == "a folder":
-        (tmp_path / "draftwise" / "x.json").mkdir(parents=True)
-    if harm == "no home":
-
-        def nowhere() -> Path:
-            raise RuntimeError("no home")
-
-        monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setattr(Path, "home", nowhere)
+    (tmp_path / in_its_place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / in_its_place).write_text("")
     verdicts.keep("x", "a", 1)
     assert verdicts.load("x", "a") is None
     assert not list(tmp_path.rglob("*.part"))

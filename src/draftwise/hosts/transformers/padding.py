@@ -59,7 +59,7 @@ def dense(model: Any, rows: int) -> Tensor:
     text = model.config.get_text_config(decoder=True)
     limits = [getattr(text, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
     n = PROMPT + max(limit for limit in (0, *limits) if limit <= LONGEST)
-    tokens = made_up(rows * n, model.config, int(text.vocab_size))
+    tokens = made_up(rows * n, model.config)
     return torch.tensor(tokens, device=device_of(model)).view(rows, n)
 
 

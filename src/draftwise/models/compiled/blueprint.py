@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import transformers
 from torch import Tensor, nn
 
 from ..heads.pairs import PairModel
+from ..runner import ModelRunner
 from ..runner.cache import RowCache
 from ..verdicts import machine
 from ..weights.layouts import fused_groups
@@ -64,12 +64,10 @@ class Blueprint:
         return hashlib.sha256(self.as_json().encode()).hexdigest()[:32]
 
     def as_json(self) -> str:
-        """The blueprint as JSON."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def of_json(cls, text: str) -> Blueprint:
-        """The blueprint that `as_json` wrote."""
         known = json.loads(text)
         known["layers"] = [tuple(layer) for layer in known["layers"]]
         known["versions"], known["model"] = tuple(known["versions"]), tuple(known["model"])
@@ -77,42 +75,52 @@ class Blueprint:
         return cls(**known)
 
 
-def blueprint(
-    model: Any,
-    cache: RowCache,
-    *,
-    kinds: list[str],
-    keeps: bool,
-    outputs: Sequence[int] = (),
-    own_hooks: Collection[int] = (),
-    exact: bool = False,
-) -> Blueprint:
-    """Return the blueprint of a loaded model, whose cache has been used once.
-
-    `own_hooks` are the ids of hooks that take hidden states in eager passes. `exact`: with our attention.
+def probe_cache(runner: ModelRunner) -> RowCache:
+    """Return a cache after a pass of two tokens, which has shown what its layers hold.
 
     Raises:
-        Unfit: another process could not build the same model from its configuration, or a layer keeps more
-            than keys and values.
+        Unfit: the runner's passes differ by more than their sizes, so that one graph cannot run them.
     """
-    _check(model, cache, {*own_hooks})
+    if runner.stateful:
+        raise Unfit("it keeps a state that cannot rewind")
+    if not runner.guided:
+        raise Unfit("it makes its own masks")
+    if runner.rope.borders:
+        raise Unfit("its rotary frequencies depend on the text's length")
+    if len({p.device for p in runner.model.parameters()}) > 1:
+        raise Unfit("its weights are on several devices")
+    scratch = runner.scratch()
+    scratch.open(0)
+    scratch.forward(runner.blank_pass(2))
+    if any(layer.more for layer in scratch.cache.rows):
+        raise Unfit("its cache holds more than keys and values")
+    return scratch.cache
+
+
+def blueprint(runner: ModelRunner) -> Blueprint:
+    """Return the blueprint of a runner's model, with the outputs that the runner has now.
+
+    Raises:
+        Unfit: another process could not build the same model from its configuration.
+    """
+    model: Any = runner.model
+    _check_class(model)
+    cache = probe_cache(runner)
+    hooks = runner.eager.hooks
+    _check(model, {handle.id for handle in hooks.handles} if hooks else set())
     named = named_tensors(model)
-    layers = [
-        (i, layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3])
-        for i, layer in enumerate(cache.rows)
-        if layer.is_initialized
-    ]
-    isa = torch.backends.cpu.get_cpu_capability()
+    layers = [(at, *shape) for at, shape in cache.shapes.items()]
     states = model.width if isinstance(model, PairModel) else 0
     config = model.structure() if states else model.config.to_dict()
+    views = runner.masks.views
     return Blueprint(
         format=FORMAT,
-        machine=machine(torch.__version__, isa, 0),
+        machine=machine(),
         versions=(torch.__version__, transformers.__version__),
         model=(type(model).__module__, type(model).__qualname__),
         config=json.loads(json.dumps(config, default=str)),
         attention=str(model.config.get_text_config(decoder=True)._attn_implementation),
-        own_attention=own_attention(model, layers, exact=exact),
+        own_attention=own_attention(model, layers, exact=runner.is_exact),
         dtype=str(model.dtype),
         tensors={name: (list(t.shape), str(t.dtype)) for name, t in named},
         small={name: t.detach().double().flatten().tolist() for name, t in named if t.numel() <= SMALL},
@@ -120,9 +128,9 @@ def blueprint(
         packed={name: kind for name, module in model.named_modules() if (kind := layout_of(module))},
         depth=len(cache.rows),
         layers=layers,
-        kinds=kinds,
-        keeps=keeps,
-        outputs=[*outputs],
+        kinds=sorted(views) if isinstance(views, dict) else [],
+        keeps=runner.keeps,
+        outputs=[*runner.layers],
         states=states,
     )
 
@@ -132,12 +140,8 @@ def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
     return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
 
 
-def check_class(model: Any) -> None:
-    """Only Transformers' own classes and EAGLE's heads are compiled.
-
-    Raises:
-        Unfit: the model is none.
-    """
+def _check_class(model: Any) -> None:
+    """Only Transformers' own classes and EAGLE's heads are compiled."""
     if isinstance(model, PairModel):
         if model.structure() is None:
             raise Unfit(f"a head of the kind {type(model.head).__name__} is not compiled")
@@ -145,17 +149,14 @@ def check_class(model: Any) -> None:
         raise Unfit(f"{type(model).__name__} is no class of Transformers")
 
 
-def _check(model: Any, cache: RowCache, own_hooks: set[int]) -> None:
-    check_class(model)
+def _check(model: Any, own_hooks: set[int]) -> None:
     if getattr(model, "hf_quantizer", None) or getattr(model.config, "quantization_config", None):
         raise Unfit("its weights are quantised")
-    if len({p.device for p in model.parameters()}) > 1 or getattr(model, "hf_device_map", None):
+    if getattr(model, "hf_device_map", None):
         raise Unfit("its weights are on several devices")
     odd = next((type(p).__name__ for p in model.parameters() if type(p) is not nn.Parameter), "")
     if odd:
         raise Unfit(f"its weights are of the type {odd}")
-    if any(layer.more for layer in cache.rows):
-        raise Unfit("its cache holds more than keys and values")
     hooks = [{*module._forward_hooks, *module._forward_pre_hooks} for module in model.modules()]
     if set().union(*hooks) - own_hooks:
         raise Unfit("its modules have hooks")

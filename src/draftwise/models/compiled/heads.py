@@ -38,20 +38,15 @@ def own_attention(model: Any, layers: Sequence[Layer], *, exact: bool = False) -
         return False
     if exact:
         return True
-    isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
-    here = machine(torch.__version__, isa, threads)
+    here = machine(torch.get_num_threads())
     key = f"{here} {model.dtype} attention of {heads} heads, {sorted(sizes)}, after others"
-
-    def timed() -> str:
-        return _timed(model.dtype, heads, sorted(sizes), len(layers), key)
-
-    return timing.decided(key, (THEIRS, OURS), timed, OURS) == OURS
+    given = model.dtype, heads, sorted(sizes), len(layers), key
+    return timing.decided(key, (THEIRS, OURS), lambda: _timed(*given), OURS) == OURS
 
 
 def _timed(
     dtype: torch.dtype, heads: int, sizes: Sequence[tuple[int, int, int]], layers: int, key: str
 ) -> str:
-    """The winner of attention over the keys of different layers, as a pass computes it."""
     attend = native.attention_kernel(dtype)
     assert attend is not None
     room = sum(dtype.itemsize * TOTAL * keys * (size + other) for keys, size, other in sizes)

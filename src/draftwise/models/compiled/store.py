@@ -24,11 +24,7 @@ MOST = 1 << 29  # bytes kept, the latest used
 
 
 def folder() -> Path:
-    """Where compiled graphs are kept.
-
-    Raises:
-        Unfit: there is no such place.
-    """
+    """Where compiled graphs are kept; Unfit if there is no such place."""
     try:
         return verdicts.place("compiled").with_suffix("")
     except RuntimeError as error:

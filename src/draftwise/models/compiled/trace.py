@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache
 
 from ..attention import Own, traced_heads
 from ..cache_names import name_for
 from ..heads.pairs import PairModel, from_structure
 from ..native.kernels import packed_shape
+from ..runner.cache import Plan, RowLayer
 from ..runner.hidden_states import LayerHooks
 from ..weights.layouts import LAYOUTS, PANELS, TURNED, fuse, turn
 from .blueprint import Blueprint, Unfit, named_tensors
@@ -23,18 +24,12 @@ OWN = ("mkl", PANELS)  # layouts whose products TorchInductor cannot express by 
 EXAMPLE = (2, 5, 200, 512)  # rows, width, visible slots and slots of the traced pass: all different, none 1
 
 
-class PassLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
+class PassLayer(RowLayer):  # type: ignore[no-untyped-call]  # its hook for subclasses has no types
     """One layer of the KV cache as inputs of the graph: keys and values, shape (rows, heads, slots, size)."""
 
-    is_sliding = False
-
     def __init__(self, kept: tuple[Tensor, Tensor] | None, slots: Tensor, total: int, width: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.kept, self.slots, self.total, self.width = kept, slots, total, width
-        self.is_initialized = True
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing: the buffers are inputs."""
+        super().__init__(Plan(total=total, width=width))
+        self.kept, self.slots, self.is_initialized = kept, slots, True
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
@@ -46,20 +41,8 @@ class PassLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook f
         for held, new in zip(self.kept, (key_states, value_states), strict=True):
             rows, heads = (torch.arange(n, device=new.device) for n in new.shape[:2])
             held.index_put_((rows[:, None, None], heads[:, None], slots), new)
-        keys, values = (held[:, :, : self.total] for held in self.kept)
+        keys, values = (held[:, :, : self.plan.total] for held in self.kept)
         return keys, values
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Number of visible slots, and the first of them."""
-        return self.total, 0
-
-    def get_seq_length(self) -> int:
-        """Tokens before the pass (of the longest row)."""
-        return self.total - self.width
-
-    def get_max_length(self) -> int:
-        """No limit."""
-        return -1
 
 
 class Pass(nn.Module):
@@ -86,7 +69,6 @@ class Pass(nn.Module):
         values: Sequence[Tensor],
         head_states: Sequence[Tensor] = (),
     ) -> tuple[Tensor, ...]:
-        """The logits at `keep`, shape (rows, len(keep), vocabulary), and the hidden states of the outputs."""
         total, width, plan = masks[0].shape[-1], ids.shape[1], self.plan
         kept = {layer[0]: pair for layer, pair in zip(plan.layers, zip(keys, values), strict=True)}  # noqa: B905
         layers: Any = [PassLayer(kept.get(i), slots, total, width) for i in range(plan.depth)]
@@ -126,7 +108,6 @@ class TracedLinear(nn.Module):
             self.product = kernels.PRODUCTS[layout]
 
     def forward(self, x: Tensor) -> Tensor:
-        """x W^T + b."""
         return self.product(x, self.packed, self.shape, self.bias)
 
 
@@ -170,7 +151,6 @@ def build(plan: Blueprint) -> nn.Module:
 
 
 def _skeleton(plan: Blueprint) -> Any:
-    """The model without memory for its weights."""
     module, name = plan.model
     with torch.device("meta"):
         if plan.states:
@@ -186,7 +166,6 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _shims(plan: Blueprint) -> dict[Any, list[str]]:
-    """C functions of our own that the graph calls, by operator."""
     if PANELS not in plan.packed.values() and not plan.own_attention:
         return {}
     from .kernels import SHIMS
@@ -195,7 +174,6 @@ def _shims(plan: Blueprint) -> dict[Any, list[str]]:
 
 
 def _own(plan: Blueprint) -> Own | None:
-    """Our attention, where the graph computes it."""
     if not plan.own_attention:
         return None
     from .kernels import head_attention

@@ -12,8 +12,7 @@ from torch import Tensor
 from .. import verdicts
 from ..probe.readings import HALF, LEAST, made_up, relative_error
 from ..runner import ModelRunner, PassInput, PassOutput
-from ..runner.cache import RowCache
-from ..verdicts import save_answer, trials
+from ..verdicts import finish, save_answer, trials
 from ..weights import timing
 from .blueprint import Unfit
 
@@ -35,7 +34,7 @@ def try_out(runner: ModelRunner, graph: Any) -> Trial:
     Raises:
         Unfit: the logits differ by more than rounding, or compiled passes are not faster.
     """
-    tokens = made_up(TIMED + max(timing.WIDTHS), runner.model.config, int(runner.config.vocab_size))
+    tokens = made_up(TIMED + max(timing.WIDTHS), runner.model.config)
     yield from _check(runner, graph, tokens)
     key = f"{graph.plan.key} threads {torch.get_num_threads()}"
     known = verdicts.load(KIND, key)
@@ -50,41 +49,10 @@ def try_out(runner: ModelRunner, graph: Any) -> Trial:
     return float(known["ratio"])
 
 
-def probe_cache(runner: ModelRunner) -> RowCache:
-    """Return a cache after a pass of two tokens, which has shown what its layers hold.
-
-    Raises:
-        Unfit: the runner's passes differ by more than their sizes, so that one graph cannot run them.
-    """
-    if runner.stateful:
-        raise Unfit("it keeps a state that cannot rewind")
-    if not runner.guided:
-        raise Unfit("it makes its own masks")
-    if runner.rope.borders:
-        raise Unfit("its rotary frequencies depend on the text's length")
-    scratch = runner.scratch()
-    scratch.open(0)
-    scratch.forward(PassInput(0, [[0, 0]], 1, states=made_up_states(runner, 1, 2)))
-    return scratch.cache
-
-
-def compare(runner: ModelRunner, executor: Any) -> Trial:
-    """Check the logits of an executor's passes against those of eager ones.
-
-    Raises:
-        Unfit: they differ by more than rounding.
-    """
-    yield from _check(runner, executor, made_up(2 * TEXT, runner.model.config, int(runner.config.vocab_size)))
-    return nan
-
-
-def finish(trial: Trial) -> float:
-    """Run a trial to its end."""
-    while True:
-        try:
-            next(trial)
-        except StopIteration as end:
-            return float(end.value)
+def compare(runner: ModelRunner, executor: Any) -> None:
+    """Raise Unfit if logits of an executor's passes differ from those of eager ones by more than rounding."""
+    tokens = made_up(2 * TEXT, runner.model.config)
+    finish(_check(runner, executor, tokens))
 
 
 def _timed(
@@ -110,7 +78,7 @@ def _timed(
     eager, compiled = map(through, pair)
     found = yield from now.spread(
         "compiled passes",
-        timing.measure_in_steps(eager, compiled, budget=now.budget(BUDGET), limit=now.limit),
+        timing.measure(eager, compiled, budget=now.budget(BUDGET), limit=now.limit),
     )
     if found is None:
         return None
@@ -164,13 +132,8 @@ def _forward(runner: ModelRunner, starts: list[int], texts: list[Sequence[int]])
 
 
 def _read(runner: ModelRunner, texts: list[Sequence[int]], keep: int) -> PassOutput:
-    states = made_up_states(runner, len(texts), max(map(len, texts)))
+    states = None
+    if runner.reads_states:  # the same numbers for the same shape
+        states = runner.blank_states(len(texts), width := max(map(len, texts)))
+        states.normal_(generator=torch.Generator(states.device).manual_seed(width))
     return runner.forward(PassInput(0, texts, keep, states=states))
-
-
-def made_up_states(runner: ModelRunner, rows: int, width: int) -> Tensor | None:
-    """What a head reads beside its tokens in a trial, the same numbers for the same shape."""
-    if not runner.reads_states:
-        return None
-    states = runner.blank_states(rows, width)
-    return states.normal_(generator=torch.Generator(states.device).manual_seed(width))

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from .. import verdicts
-from ..verdicts import machine
+from ..verdicts import processor
 
 LOG = getLogger(__name__)
 KIND = "repacked"  # the file of verdicts
@@ -106,4 +106,4 @@ def _build(lib: Any) -> str:
     for file in sorted(Path(lib.__file__).parent.joinpath("lib").glob("*")):
         about = file.stat()
         digest.update(f"{file.name} {about.st_size} {about.st_mtime_ns}".encode())
-    return machine(f"llama.cpp {digest.hexdigest()[:16]}", "", 1)
+    return processor(f"llama.cpp {digest.hexdigest()[:16]}", "", 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import CDLL, POINTER, RTLD_GLOBAL, Structure, byref, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from logging import getLogger
@@ -48,9 +48,8 @@ def find_library() -> Path:
         Unmade: there is no compiler that can.
         PermissionError: others may write to it.
     """
-    here = machine(torch.__version__, torch.backends.cpu.get_cpu_capability(), 0)
     links = (f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu")
-    return compiler.library(SOURCES, here, options=TUNED, links=links)
+    return compiler.library(SOURCES, machine(), options=TUNED, links=links)
 
 
 NAMES = {torch.float32: "draftwise_linear_float32", torch.bfloat16: "draftwise_linear_bfloat16"}
@@ -62,16 +61,21 @@ Product: TypeAlias = Callable[[int, int, int | None, int, int, int, int], None]
 @cache
 def linear_kernel(dtype: torch.dtype) -> Product | None:
     """The kernel for this dtype, if this machine can make one that computes what PyTorch does."""
+    types = [c_void_p] * 4 + [c_int64] * 3
+    return cast("Product | None", _usable(NAMES.get(dtype), types, check_linear, dtype))
+
+
+def _usable(name: str | None, types: Sequence[Any], check: Callable[..., str], dtype: torch.dtype) -> Any:
+    """The function of this name in the library, if there is one that passes its check in this dtype."""
     loaded = library()
-    if loaded is None or dtype not in NAMES:
+    if loaded is None or name is None:
         return None
-    function = loaded[NAMES[dtype]]
-    function.argtypes, function.restype = [c_void_p] * 4 + [c_int64] * 3, None
-    product = cast("Product", function)
-    if wrong := check_linear(product, dtype):
-        LOG.info("no kernel of our own for linear layers in %s: %s", dtype, wrong)
+    function = loaded[name]
+    function.argtypes, function.restype = types, None
+    if wrong := check(function, dtype):
+        LOG.info("no kernel of our own for %s in %s: %s", name, dtype, wrong)
         return None
-    return product
+    return function
 
 
 def supports(weight: Tensor) -> bool:
@@ -156,16 +160,8 @@ class Call(Structure):
 @cache
 def attention_kernel(dtype: torch.dtype) -> Attend | None:
     """The kernel, if this machine can make one that computes what PyTorch does in this dtype."""
-    loaded = library()
-    if loaded is None or dtype not in NEAR:
-        return None
-    function = loaded.draftwise_attention
-    function.argtypes, function.restype = [POINTER(Call)], None
-    attend = cast("Attend", function)
-    if wrong := check_attention(attend, dtype):
-        LOG.info("no kernel of our own for attention in %s: %s", dtype, wrong)
-        return None
-    return attend
+    name = "draftwise_attention" if dtype in NEAR else None
+    return cast("Attend | None", _usable(name, [POINTER(Call)], check_attention, dtype))
 
 
 def attention(
@@ -237,7 +233,6 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def kernels() -> list[str]:
-    """Their names, as "linear float32"; they are compiled now if they are not there."""
     parts = {"linear": linear_kernel, "attention": attention_kernel}
     return [
         f"{name} {str(dtype).removeprefix('torch.')}"

@@ -14,7 +14,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import product
@@ -30,15 +30,55 @@ from ..limits import limited
 from ..modes import evaluating
 from ..runner import ModelRunner
 from ..runner.recurrent import carriers, kinds
+from ..runner.states import StateRunner
+from ..runner.traits import Traits
 from ..stages import announce
 from .checks import check, check_attention, check_steady, device_of, name
 from .readings import Readings
 from .small import miniature, selects
-from .verdict import Verdict
 from .ways import alone, branched, neighbours, side_by_side, stateful
 
 LOG = getLogger(__name__)
 KIND = "probes"  # name of the file of saved verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a model may be run so that its text stays exact.
+
+    `together`: several texts in one pass. `guided`: position ids and attention masks are passed in; otherwise
+    the model computes its own. `stateful`: it keeps states that cannot rewind, `carried` in the argument of
+    this name or, if "", in its cache or its modules; with `steps` it reads one token a pass, and with `free`
+    the steps of its layers are limited in the prompt alone. `why` names the first way that disagreed. `noise`
+    is how far its logits move with the width of a pass if rounding does not explain it.
+    """
+
+    together: bool = True
+    guided: bool = True
+    why: str = ""
+    stateful: bool = False
+    carried: str = ""
+    steps: bool = False
+    free: bool = False
+    noise: float = 0.0
+
+    @classmethod
+    def of(cls, kept: object) -> Verdict | None:
+        like = asdict(cls())
+        if not isinstance(kept, dict) or kept.keys() != like.keys():
+            return None
+        return cls(**{name: type(value)(kept[name]) for name, value in like.items()})
+
+    def rows(self, model: Any, traits: Traits | None = None) -> ModelRunner:
+        rows: ModelRunner
+        if self.stateful:
+            rows = StateRunner(model, traits=traits, carried=self.carried, steps=self.steps, free=self.free)
+        else:
+            rows = ModelRunner(model, traits=traits)
+        rows.together, rows.guided = self.together, self.guided
+        if isinstance(rows, StateRunner) and not self.carried:
+            rows.find_states()
+        return rows
 
 
 def rows_of(model: Any, *, probe: bool = True, drafts: bool = False) -> ModelRunner:
@@ -85,12 +125,10 @@ def check_trees(rows: ModelRunner, *, probe: bool = True) -> None:
 
 
 def wanted(asked: bool) -> bool:
-    """Whether to probe: False if the caller, or DRAFTWISE_PROBE=0, disables it."""
     return asked and os.environ.get("DRAFTWISE_PROBE", "1") != "0"
 
 
 def _verdict(rows: ModelRunner, *, drafts: bool) -> Verdict:
-    """How the model may be run; from the file of verdicts if it was probed before."""
     model = rows.model
     key = fingerprint(model)
     found = Verdict.of(verdicts.load(KIND, key))
@@ -110,7 +148,6 @@ def _verdict(rows: ModelRunner, *, drafts: bool) -> Verdict:
 
 
 def _why_no_trees(rows: ModelRunner) -> str:
-    """What is wrong with reading trees; "" if nothing."""
     model, verdict = rows.model, Verdict(rows.together, rows.guided)
     key = fingerprint(model) + ":trees"
     found = Verdict.of(verdicts.load(KIND, key))

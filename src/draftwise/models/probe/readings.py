@@ -36,7 +36,7 @@ class Readings:
         device, text = model.get_input_embeddings().weight.device, model.config.get_text_config(decoder=True)
         borders = [getattr(text, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
         self.n = PROMPT + max(border for border in (0, *borders) if border <= LONGEST)
-        self.tokens, self.logits = own_text(model, made_up(self.n, model.config, int(text.vocab_size)))
+        self.tokens, self.logits = own_text(model, made_up(self.n, model.config))
         self.quantised, self.widest = _quantised(model), 0.0
         self.noise = self._noise(device)
         self.small: Readings | None = None  # those of a small model of the class, which has to agree as well
@@ -69,7 +69,6 @@ class Readings:
 
     @property
     def coarse(self) -> bool:
-        """Whether it computes in half precision, or in less."""
         return self.model.dtype in HALF or (self.quantised and self.widest > STEADY)
 
     @property
@@ -100,25 +99,23 @@ class Readings:
 
 @contextmanager
 def _rounded(embeddings: torch.nn.Module) -> Iterator[None]:
-    """Embeddings that differ from their own by rounding errors."""
     draw = torch.Generator().manual_seed(0)
 
     def disturbed(module: torch.nn.Module, inputs: Any, said: Tensor) -> Tensor:
         errors = torch.randn(said.shape, generator=draw).to(said) * torch.finfo(said.dtype).eps
         return said * (1 + errors)
 
-    hook = embeddings.register_forward_hook(disturbed)
-    try:
+    with embeddings.register_forward_hook(disturbed):
         yield
-    finally:
-        hook.remove()
 
 
-def made_up(n: int, config: Any, vocab_size: int) -> list[int]:
+def made_up(n: int, config: Any) -> list[int]:
     """Token ids without special tokens, the same every time."""
+    text = config.get_text_config(decoder=True)
+    vocab_size = int(text.vocab_size)
     special = {
         value
-        for part in (config, config.get_text_config(decoder=True))
+        for part in (config, text)
         for name, value in vars(part).items()
         if name.endswith(("_token_id", "_token_index")) and isinstance(value, int)
     }

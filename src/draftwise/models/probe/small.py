@@ -148,7 +148,7 @@ def miniature(model: Any) -> Any:
             torch.manual_seed(0)
             made = type(inner)._from_config(config, attn_implementation=attention).float().eval()
             spread(made, 0, 3.0, 0.1)
-            own_text(made, made_up(PROMPT, config, int(config.get_text_config(decoder=True).vocab_size)))
+            own_text(made, made_up(PROMPT, config))
     except Exception as trouble:  # sizes that do not go together may raise anything
         LOG.info("%s: no small model of the class could be made: %s", type(inner).__name__, trouble)
         return None

@@ -82,18 +82,18 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         self.more: dict[str, Tensor] = {}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate the size given by the plan; states have the shape (rows, heads, width, head size)."""
+        """Allocate for such states, of shape (rows, heads, width, head size)."""
         self.keys, self.values = key_states[:0, :, :0], value_states[:0, :, :0]
         self.is_initialized = True
         self.grow()
 
     def allocate(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-        """Allocate the size given by the plan; `shape` are the heads and head size of keys and of values."""
-        self.keys, self.values = (
-            torch.zeros(0, shape[k], 0, shape[k + 1], dtype=dtype, device=device) for k in (0, 2)
-        )
-        self.is_initialized = True
-        self.grow()
+        """Have room for the plan; `shape` are the heads and head size of keys and of values."""
+        if self.is_initialized:
+            self.grow_to_plan()
+        else:
+            sizes = (0, shape[0], 0, shape[1]), (0, shape[2], 0, shape[3])
+            self.lazy_initialization(*(torch.zeros(size, dtype=dtype, device=device) for size in sizes))
 
     def grow(self) -> None:
         """Enlarge to the rows and slots of the plan, keeping the contents."""
@@ -103,17 +103,19 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
 
     def grow_to_plan(self) -> None:
         """Enlarge if any tensor has fewer rows or slots than the plan."""
-        if any(t.shape[0] < self.plan.capacity or t.shape[2] < self.plan.slots for t in self.tensors):
+        if any(map(self._is_small, self.tensors)):
             self.grow()
+
+    def _is_small(self, held: Tensor) -> bool:
+        return held.shape[0] < self.plan.capacity or held.shape[2] < self.plan.slots
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
         """Write the pass's tokens and return all visible slots, shape (rows, heads, total, head size)."""
-        plan = self.plan
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        elif self.keys.shape[0] < plan.capacity or self.keys.shape[2] < plan.slots:
+        elif self._is_small(self.keys):
             self.grow()
         return self._write(self.keys, key_states), self._write(self.values, value_states)
 
@@ -125,7 +127,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         held = self.more.get(name)
         if held is None:
             held = states.new_zeros(0, states.shape[1], 0, states.shape[3])
-        if held.shape[0] < self.plan.capacity or held.shape[2] < self.plan.slots:
+        if self._is_small(held):
             held = self.more[name] = self._grown(held)
         return self._write(held, states)
 
@@ -163,22 +165,6 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         grown[:rows, :, :slots] = held
         return grown
 
-    def copy_row(self, source: int, destination: int, length: int) -> None:
-        """Copy the first `length` slots of one row to another."""
-        for held in self._holding(source, destination):
-            held[destination, :, :length] = held[source, :, :length]
-
-    def swap_rows(self, a: int, b: int, length: int) -> None:
-        """Exchange the first `length` slots of two rows."""
-        for held in self._holding(a, b):
-            held[[a, b], :, :length] = held[[b, a], :, :length]
-
-    def move(self, moves: Tensor) -> None:
-        """Copy slots, given by row, source and destination, shape (3, n); reads all before it writes any."""
-        for held in self.tensors:
-            row, source, destination = moves.to(held.device)
-            held[row, :, destination] = held[row, :, source]
-
     @property
     def named(self) -> dict[str, Tensor]:
         """All stored tensors by name; empty before the first pass."""
@@ -187,25 +173,15 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All stored tensors."""
         return [*self.named.values()]
 
-    def _holding(self, a: int, b: int) -> list[Tensor]:
-        """All stored tensors, with room for both rows."""
-        if self.is_initialized and len(self.keys) <= max(a, b):  # a row opened after the last pass
-            self.grow()
-        return self.tensors
-
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Number of visible slots, and the first of them."""
         return self.plan.total, 0
 
     def get_seq_length(self) -> int:
-        """Tokens before the pass (of the longest row)."""
         return self.plan.total - self.plan.width
 
     def get_max_length(self) -> int:
-        """No limit."""
         return -1
 
 
@@ -226,13 +202,11 @@ class RowCache(Cache):
 
     @property
     def rows(self) -> Sequence[RowLayer]:
-        """The layers."""
         return self._rows
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write the keys and values of one layer and return all that are visible in this pass."""
         return self.layer(layer_idx).update(key_states, value_states)
 
     def get_seq_length(self, layer_idx: int | None = None) -> int:
@@ -270,24 +244,28 @@ class RowCache(Cache):
 
     @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:
-        """Copy the first `length` tokens of one row to another."""
-        self._reserve(max(source, destination) + 1)
-        for layer in self._rows:
-            layer.copy_row(source, destination, length)
+        for held in self._tensors(max(source, destination)):
+            held[destination, :, :length] = held[source, :, :length]
 
     @torch.inference_mode()
     def swap_rows(self, a: int, b: int, length: int) -> None:
-        """Exchange the first `length` tokens of two rows."""
-        self._reserve(max(a, b) + 1)
-        for layer in self._rows:
-            layer.swap_rows(a, b, length)
+        for held in self._tensors(max(a, b)):
+            held[[a, b], :, :length] = held[[b, a], :, :length]
 
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int, int]], device: torch.device) -> None:
         """Copy slots within their rows: (row, source, destination) each; sources are read first."""
         each = torch.from_numpy(np.asarray(moves).T.copy()).to(device)
+        for held in self._tensors(0):
+            row, source, destination = each.to(held.device)
+            held[row, :, destination] = held[row, :, source]
+
+    def _tensors(self, row: int) -> list[Tensor]:
+        """All stored tensors, with room for this row, which may have been opened after the last pass."""
+        self._reserve(row + 1)
         for layer in self._rows:
-            layer.move(each)
+            layer.grow_to_plan()
+        return [tensor for layer in self._rows for tensor in layer.tensors]
 
     def ready(self, rows: int, total: int, slots: int) -> None:
         """Plan room for `total` tokens in each of so many rows, which may grow to `slots` (0: unchanged)."""
@@ -307,7 +285,6 @@ class RowCache(Cache):
         self.plan.slots, self.plan.is_fixed = max(self.plan.slots, slots), True
 
     def layer(self, at: int) -> RowLayer:
-        """The layer of this number; made if there is none."""
         while len(self._rows) <= at:
             self._rows.append(RowLayer(self.plan))
         return self._rows[at]
@@ -334,6 +311,15 @@ class RowCache(Cache):
         return near and self.bytes <= KEPT and all(bool(tensor.sum().isfinite()) for tensor in tensors)
 
     @property
+    def shapes(self) -> dict[int, tuple[int, int, int, int]]:
+        """The heads and head size of keys, and those of values, of each layer that holds any."""
+        used = {
+            at: (layer.keys.shape, layer.values.shape)
+            for at, layer in enumerate(self._rows)
+            if layer.is_initialized
+        }
+        return {at: (keys[1], keys[3], values[1], values[3]) for at, (keys, values) in used.items()}
+
+    @property
     def bytes(self) -> int:
-        """Allocated memory in bytes."""
         return sum(t.numel() * t.element_size() for layer in self._rows for t in layer.tensors)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import NamedTuple
 
 import torch
@@ -35,13 +36,8 @@ class DraftShape(NamedTuple):
     @property
     def kind(self) -> str:
         """What the code of the draft depends on beside sizes, in words."""
-        words = {
-            "is_sampled": "sampled",
-            "is_cut": "cut",
-            "has_signals": "graded",
-            "is_restricted": "restricted",
-        }
-        return " ".join([*(word for name, word in words.items() if getattr(self, name)), "drafts"])
+        traits = self.is_sampled, self.is_cut, self.has_signals, self.is_restricted, True
+        return " ".join(compress(("sampled", "cut", "graded", "restricted", "drafts"), traits))
 
 
 @dataclass(slots=True)
@@ -101,7 +97,6 @@ class TreeShape(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What the code of the draft depends on beside sizes, in words."""
         return "drafts of trees"
 
 
@@ -138,9 +133,9 @@ def settings_of(given: DraftInput, rows: int) -> list[list[float]]:
         uniforms = given.uniforms[row] if row < len(given.uniforms) else None
         if uniforms is None:
             lines.append([0.0, 0.0, 1.0, 0.0, *([0.0] * given.steps)])
-            continue
-        one = given.sampling[row]
-        lines.append([one.temperature, float(one.top_k), one.top_p, one.min_p, *uniforms])
+        else:
+            one = given.sampling[row]
+            lines.append([one.temperature, float(one.top_k), one.top_p, one.min_p, *uniforms])
     return lines
 
 

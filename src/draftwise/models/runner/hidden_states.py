@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -49,7 +50,6 @@ class HiddenStates:
         self.put(request_id, start, torch.cat(new, dim=-1))
 
     def put(self, request_id: int, start: int, new: Tensor) -> None:
-        """Record states of a text from position `start` on, shape (positions, layers * width)."""
         end = start + len(new)
         text = self._texts.get(request_id)
         if text is None or len(text) < end:
@@ -67,7 +67,6 @@ class HiddenStates:
         self._lengths[request_id] = length
 
     def close(self, request_id: int) -> None:
-        """Drop a text."""
         self._texts.pop(request_id, None)
         self._lengths.pop(request_id, None)
 
@@ -111,10 +110,10 @@ class LayerHooks:
         for layer in layers:
             if layer < 0:
                 body = model.base_model if body is model else body
-                hooks.append(body.register_forward_hook(_output(self.latest, layer)))
+                hooks.append(body.register_forward_hook(partial(_take_output, self.latest, layer)))
             else:
                 block = layers_of(model)[layer]
-                take = _input(self.latest, layer)
+                take = partial(_take_input, self.latest, layer)
                 hooks.append(block.register_forward_pre_hook(take, with_kwargs=True))
 
 
@@ -124,11 +123,7 @@ def _remove(hooks: Sequence[RemovableHandle]) -> None:
 
 
 def layers_of(model: Any) -> nn.ModuleList:
-    """Return the decoder layers of a model.
-
-    Raises:
-        UserError: it shows no list of them.
-    """
+    """Return the decoder layers of a model; UserError if it shows no list of them."""
     body, depth = model.get_decoder(), int(model.config.get_text_config(decoder=True).num_hidden_layers)
     for module in body.modules():
         if isinstance(module, nn.ModuleList) and len(module) == depth:
@@ -136,15 +131,9 @@ def layers_of(model: Any) -> nn.ModuleList:
     raise UserError(f"{type(body).__name__} shows no list of its {depth} layers to read features from")
 
 
-def _output(latest: States, layer: int) -> Any:
-    def take(module: nn.Module, inputs: Any, output: Any) -> None:
-        latest[layer] = output[0]
-
-    return take
+def _take_output(latest: States, layer: int, module: nn.Module, inputs: Any, output: Any) -> None:
+    latest[layer] = output[0]
 
 
-def _input(latest: States, layer: int) -> Any:
-    def take(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        latest[layer] = inputs[0] if inputs else named["hidden_states"]
-
-    return take
+def _take_input(latest: States, layer: int, module: nn.Module, inputs: Any, named: dict[str, Any]) -> None:
+    latest[layer] = inputs[0] if inputs else named["hidden_states"]

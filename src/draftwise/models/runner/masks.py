@@ -52,7 +52,6 @@ class Masks:
         return {kind: masks[view] for kind, view in self.views.items()}
 
     def _additive(self, unseen: Tensor) -> Tensor:
-        """The smallest finite number where `unseen`, else zero."""
         return unseen * self._least
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ...core.passes import PassInfo
 from .drafts import DraftInput, DraftOutput, TreeInput, TreeLevel
@@ -61,6 +63,50 @@ class PassOutput:
     choices: Tensor | None = None
 
 
+def join_texts(outputs: Sequence[PassOutput], texts: Sequence[Sequence[int]]) -> PassOutput:
+    """Return passes over one text each as one pass over all."""
+    rows = [(output, 0, len(text)) for output, text in zip(outputs, texts, strict=True)]
+    logits = pad_sequence([output.logits[0] for output in outputs], batch_first=True)
+    return PassOutput(logits, join_states(rows), join_infos([output.info for output in outputs]))
+
+
+def join_pieces(outputs: Sequence[PassOutput]) -> PassOutput:
+    """Return passes over the pieces of a text, whose logits were all kept, as one pass."""
+    states = {
+        layer: torch.cat([output.hidden_states[layer] for output in outputs], 1)
+        for layer in outputs[0].hidden_states
+    }
+    logits = torch.cat([output.logits for output in outputs], 1)
+    return PassOutput(logits, states, join_infos([output.info for output in outputs]))
+
+
+def join_states(rows: Sequence[tuple[PassOutput | None, int, int]]) -> States:
+    """Return the hidden states of several passes as those of one: of each text its pass, its row there, and
+    its tokens, which are the last of that row."""
+    layers = {layer: part for output, _, _ in rows if output for layer, part in output.hidden_states.items()}
+    return {
+        layer: pad_sequence(
+            [
+                part[0, :0] if output is None else output.hidden_states[layer][row, -width:]
+                for output, row, width in rows
+            ],
+            batch_first=True,
+        )
+        for layer, part in layers.items()
+    }
+
+
+def join_infos(infos: Sequence[PassInfo]) -> PassInfo:
+    return PassInfo(
+        infos[-1].kind,
+        sum(info.tokens for info in infos),
+        max(info.width for info in infos),
+        sum(info.reread for info in infos),
+        sum(info.seconds for info in infos),
+        all(info.is_timed for info in infos),
+    )
+
+
 @dataclass(slots=True)
 class PreparedPass:
     """The tensors of a pass that the cache has planned.
@@ -89,15 +135,15 @@ class Executor:
     is_bound = False  # to one KV cache, so that no other runner may use it
 
     def try_run(self, runner: Any, given: PassInput) -> PassOutput | None:
-        """Run a pass from its input, with all that belongs to it; None if the runner is to prepare it."""
+        """Run a pass from its input; None if the runner is to prepare it."""
         return None
 
     def try_draft(self, runner: Any, given: DraftInput) -> DraftOutput | None:
-        """Draft several tokens without a read of the device; None if a draft is made token by token."""
+        """Draft several tokens without a read of the device between; None if it cannot."""
         return None
 
     def try_trees(self, runner: Any, given: TreeInput) -> list[list[TreeLevel]] | None:
-        """Draft trees without a read of the device between depths; None if a depth is drafted at a time."""
+        """Draft trees without a read of the device between depths; None if it cannot."""
         return None
 
     def can_run(self, runner: Any, given: PassInput) -> bool:

@@ -67,14 +67,12 @@ class PositionWatch:
         self.hooks: list[RemovableHandle] = []
 
     def __enter__(self) -> PositionWatch:
-        """Watch every module without weights."""
         for module in self.model.modules():
             if next(module.parameters(), None) is None:
                 self.hooks.append(module.register_forward_pre_hook(self._note, with_kwargs=True))
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove the hooks."""
         for hook in self.hooks:
             hook.remove()
 
@@ -161,21 +159,17 @@ class PretendedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its h
         return next(both), next(both)
 
     def update_index(self, states: Tensor) -> Tensor:
-        """The pass's states for sparse attention after `length` zeros, shape (..., tokens, size)."""
         return nn.functional.pad(states, (0, 0, self.length, 0))
 
     update_indexer = update_index
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Number of visible slots, and the first of them."""
         return self.length + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Tokens before the pass."""
         return self.length
 
     def get_max_length(self) -> int:
-        """No limit."""
         return -1
 
 
@@ -202,7 +196,6 @@ class Bounded(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook f
     """Raises IndexError for a look-up outside a table on any device; on a GPU it would abort the process."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation, or raise IndexError before it."""
         pairs: list[tuple[int, Any]] = []
         if func.overloadpacket is aten.embedding:
             pairs = [(args[0].shape[0], args[1])]

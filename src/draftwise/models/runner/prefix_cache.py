@@ -36,7 +36,6 @@ class Node:
 
     @property
     def bytes(self) -> int:
-        """Memory of its tensors."""
         return sum(OVERHEAD + t.numel() * t.element_size() for t in self.parts.values())
 
     def same(self, tokens: Sequence[int], at: int) -> int:
@@ -61,13 +60,11 @@ class PrefixMemory:
         self.nodes: OrderedDict[Node, None] = OrderedDict()
 
     def touch(self, path: Sequence[Node]) -> None:
-        """Mark nodes as used, given from the root down."""
         for node in reversed(path):
             self.nodes[node] = None
             self.nodes.move_to_end(node)
 
     def trim(self) -> None:
-        """Drop what is over the bound."""
         while self.bytes > self.limit:
             node, _ = self.nodes.popitem(last=False)
             self.bytes -= node.bytes
@@ -129,7 +126,6 @@ class PrefixTree:
         self.most = max(0, self.whole.limit - fixed) // each
 
     def clear(self) -> None:
-        """Forget all texts."""
         for root in self.roots.values():
             waiting = list(root.below.values())
             while waiting:
@@ -216,7 +212,6 @@ class PrefixCache:
             self.tree.add(mark, tokens[:length], take)
 
     def find(self, tokens: Sequence[int], mark: Hashable = 0) -> Found:
-        """Return what is kept of the beginning of a text; `length` tells how much that is."""
         return self.tree.find(mark, tokens)
 
     @torch.inference_mode()
@@ -235,13 +230,11 @@ class PrefixCache:
 
 
 def length(found: Found) -> int:
-    """Return how many tokens were found."""
     return sum(n for _, n in found)
 
 
 def copy_parts(cache: RowCache, row: int, start: int, end: int) -> Parts:
     """A copy of what a row holds of some tokens, shape (tokens, heads, size), by layer and name."""
-
     return {
         (at, name): tensor[row, :, start:end].transpose(0, 1).clone(memory_format=torch.contiguous_format)
         for at, layer in enumerate(cache.rows)
@@ -257,7 +250,7 @@ def write_parts(cache: RowCache, row: int, start: int, parts: Parts) -> None:
             layers.setdefault(at, {})[str(name)] = part
     for at, named in layers.items():
         layer = cache.layer(at)
-        if "keys" in named and not layer.is_initialized:
+        if "keys" in named:
             keys, values = named["keys"], named["values"]
             layer.allocate((*keys.shape[1:], *values.shape[1:]), keys.dtype, keys.device)
         for name in named.keys() - {"keys", "values"} - layer.more.keys():

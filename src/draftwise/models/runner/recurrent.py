@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ class StateLayer(LinearAttentionLayer, RowLayer):  # type: ignore[no-untyped-cal
     def __init__(self, plan: Plan, number_of_states: int) -> None:
         RowLayer.__init__(self, plan)
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
-        self.names = tuple(vars(LinearAttentionLayer(number_of_states=number_of_states)))
+        self.fresh = vars(LinearAttentionLayer(number_of_states=number_of_states))
 
     def lazy_initialization(self, *args: Any, **named: Any) -> None:
         """Allocate keys and values, given by position, or a state, given by name."""
@@ -80,7 +80,7 @@ def held_by(cache: Any) -> int | None:
     known = [layer for layer in layers if isinstance(layer, CacheLayerMixin)]
     if known or not layers:
         return int(cache.get_seq_length())
-    return 0 if next(tensors(layers), None) is None else None
+    return None if tensors(layers) else 0
 
 
 def carriers(model: Any) -> list[str]:
@@ -106,29 +106,14 @@ def _plain(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An object that keeps states in these attributes."""
+    """An object that keeps states in some attributes: `fresh` has those of a text that has not begun."""
 
     holder: Any
-    names: tuple[str, ...]
     fresh: dict[str, Any]
 
 
-@dataclass(slots=True)
-class Box:
-    """What a model's latest pass returned, to be handed to the next."""
-
-    held: Any = None
-
-
 def states_of(cache: RowCache) -> list[StateLayer]:
-    """The layers of a cache that have states."""
     return [layer for layer in cache.rows if isinstance(layer, StateLayer)]
-
-
-def place_of(layer: StateLayer) -> Place:
-    """The states of a layer."""
-    fresh = LinearAttentionLayer(number_of_states=layer.number_of_states)
-    return Place(layer, layer.names, vars(fresh))
 
 
 def in_modules(model: Any) -> list[Place]:
@@ -139,9 +124,9 @@ def in_modules(model: Any) -> list[Place]:
     found = []
     for module, old in before.items():
         new = _tensors(module)
-        names = tuple(name for name, value in new.items() if old.get(name) is not value)
+        names = [name for name, value in new.items() if old.get(name) is not value]
         if names:
-            found.append(Place(module, names, dict.fromkeys(names)))
+            found.append(Place(module, dict.fromkeys(names)))
     return found
 
 
@@ -150,8 +135,7 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def taken(places: list[Place]) -> Values:
-    """The states that are in their places now."""
-    return [{name: getattr(place.holder, name) for name in place.names} for place in places]
+    return [{name: getattr(place.holder, name) for name in place.fresh} for place in places]
 
 
 def put(places: list[Place], values: Values | None) -> None:
@@ -161,74 +145,57 @@ def put(places: list[Place], values: Values | None) -> None:
             setattr(place.holder, name, value)
 
 
-def copied(value: Any) -> Any:
-    """A copy that shares no tensor: of tensors, of collections, and of objects with attributes."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: copied(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(copied, value))
-    if not _bundles(value):
-        return value
-    made = copy.copy(value)
-    vars(made).update({name: copied(part) for name, part in vars(value).items()})
+def mapped(change: Callable[..., Any], *values: Any) -> Any:
+    """A copy of values that are alike, with `change` of their tensors in place of these.
+
+    Tensors are looked for in collections, and in the attributes of objects.
+
+    Raises:
+        ValueError: they differ by more than tensors.
+    """
+    one = values[0]
+    if isinstance(one, Tensor):
+        return change(*values)
+    if isinstance(one, dict):
+        return {key: mapped(change, *(value[key] for value in values)) for key in one}
+    if isinstance(one, (list, tuple)):
+        return type(one)(mapped(change, *parts) for parts in zip(*values, strict=True))
+    if not hasattr(one, "__dict__") or isinstance(one, (PreTrainedConfig, nn.Module, type)):
+        if any(value != one for value in values[1:]):
+            raise ValueError(f"the states of two texts differ by more than tensors: {one!r}")
+        return one
+    made = copy.copy(one)
+    vars(made).update(mapped(change, *map(vars, values)))
     return made
+
+
+def copied(value: Any) -> Any:
+    return mapped(Tensor.clone, value)
 
 
 def merged(values: Sequence[Any]) -> Any:
     """The states of several rows as those of one batch, which share no tensor with them.
 
     Raises:
-        ValueError: they differ in more than their tensors, so that they cannot be one batch.
+        ValueError: a tensor has no row of its own for each text, or the states differ by more than tensors.
     """
-    one = values[0]
-    if isinstance(one, Tensor):
-        if any(value.shape[:1] != (1,) for value in values):
+
+    def batch(*parts: Tensor) -> Tensor:
+        if any(part.shape[:1] != (1,) for part in parts):
             raise ValueError("a state is not kept by row")
-        return torch.cat(list(values))
-    if isinstance(one, dict):
-        return {key: merged([value[key] for value in values]) for key in one}
-    if isinstance(one, (list, tuple)):
-        return type(one)(merged(parts) for parts in zip(*values, strict=True))
-    if not _bundles(one):
-        if any(value != one for value in values):
-            raise ValueError(f"the states of two texts differ by more than tensors: {one!r}")
-        return one
-    made = copy.copy(one)
-    vars(made).update(merged([vars(value) for value in values]))
-    return made
+        return torch.cat(parts)
+
+    return mapped(batch, *values)
 
 
 def nth(value: Any, row: int) -> Any:
-    """The states of one row of a batch."""
-    if isinstance(value, Tensor):
-        return value[row : row + 1]
-    if isinstance(value, dict):
-        return {key: nth(part, row) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(nth(part, row) for part in value)
-    if not _bundles(value):
-        return value
-    made = copy.copy(value)
-    vars(made).update(nth(vars(value), row))
-    return made
+    return mapped(lambda part: part[row : row + 1], value)
 
 
-def _bundles(value: Any) -> bool:
-    """Whether an object may have states in its attributes."""
-    return hasattr(value, "__dict__") and not isinstance(value, (PreTrainedConfig, nn.Module, type))
-
-
-def tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors in a collection or an object, as `copied` finds them."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (dict, list, tuple)):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from tensors(part)
-    elif _bundles(value):
-        yield from tensors(vars(value))
+def tensors(value: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    mapped(found.append, value)
+    return found
 
 
 BROKEN = 1 << 60  # a pass that failed may have changed a part of the states
@@ -271,5 +238,4 @@ class RowState:
 
     @property
     def bytes(self) -> int:
-        """Memory of the states and the snapshot."""
         return sum(t.numel() * t.element_size() for t in tensors([self.live, self.saved]))

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ...core.passes import PassInfo
 from ...errors import UserError
@@ -24,7 +23,7 @@ from ..modes import weights_version
 from .cache import RowCache
 from .executors.eager import Eager
 from .masks import Masks, tree_attention
-from .passes import Executor, PassInput, PassOutput, PreparedPass, States
+from .passes import Executor, PassInput, PassOutput, PreparedPass, join_texts
 from .traits import Traits, ask
 
 FREE = -1  # the request id of an unused row
@@ -88,13 +87,11 @@ class ModelRunner:
         return cache
 
     def use(self, executor: Executor) -> None:
-        """Run passes by this executor from now on."""
         self.executor = executor
         if executor.buffers:
             self.cache.fix(*executor.buffers)
 
     def open(self, request_id: int) -> None:
-        """Add an empty row, reusing a freed one if there is any."""
         self.training = any(module.training for module in self.model.modules())
         if FREE in self.request_ids:
             self.request_ids[self.request_ids.index(FREE)] = request_id
@@ -176,7 +173,11 @@ class ModelRunner:
 
     def forward(self, given: PassInput) -> PassOutput:
         """Run one forward pass, or one for each text where they cannot share one."""
-        busy = self.poll is not None and self._set_up()
+        busy = False
+        if self.poll is not None:
+            begin = perf_counter()
+            busy = self.poll()
+            self.setup_seconds += perf_counter() - begin
         output = self.executor.try_run(self, given)
         if output is None:
             # Entering the mode once more takes several microseconds.
@@ -185,13 +186,6 @@ class ModelRunner:
         if busy:
             output.info.is_timed = False
         return output
-
-    def _set_up(self) -> bool:
-        """Call `poll`, and count its seconds."""
-        begin = perf_counter()
-        busy = self.poll is not None and self.poll()
-        self.setup_seconds += perf_counter() - begin
-        return busy
 
     def _forward(self, given: PassInput) -> PassOutput:
         texts, lengths, keep = given.tokens, given.rope_lengths, given.logits_to_keep
@@ -219,7 +213,6 @@ class ModelRunner:
         return PassOutput(logits, states, info)
 
     def _prepare(self, given: PassInput) -> PreparedPass:
-        """Plan where the pass writes, and make its tensors."""
         texts, lengths = given.tokens, given.rope_lengths
         width = len(texts[0]) if len(texts) == 1 else max(map(len, texts))
         starts = self.cached_lengths[given.row : given.row + len(texts)]
@@ -251,14 +244,12 @@ class ModelRunner:
         return PreparedPass(ids, named, columns, extra, given.model)
 
     def _arguments(self, ids: Tensor, starts: list[int], total: int, even: bool) -> dict[str, Any]:
-        """Return what the model is told about the positions and masks of a pass of chains."""
         if self.guided:
             at, mask = self._places(starts, ids.shape[1], total, even)
             return {"position_ids": at, "attention_mask": mask}
         return {"attention_mask": ids.new_ones(1, total)} if self._masked else {}
 
     def _read_apart(self, given: PassInput) -> PassOutput:
-        """Run one pass per text; returns what a single pass would have."""
         texts, parents = given.tokens, given.parents or {}
         before = max(map(len, texts)) - given.logits_to_keep
         outputs = []
@@ -273,9 +264,7 @@ class ModelRunner:
                 states=None if given.states is None else given.states[i : i + 1, : len(text)],
             )
             outputs.append(self._forward(one))
-        rows = [(output, 0, len(text)) for output, text in zip(outputs, texts, strict=True)]
-        logits = pad_sequence([output.logits[0] for output in outputs], batch_first=True)
-        return PassOutput(logits, join_states(rows), joined([output.info for output in outputs]))
+        return join_texts(outputs, texts)
 
     def _separate(self, given: PassInput) -> None:
         """Read texts one at a time from now on, since a layer counts its positions by the cache's length."""
@@ -286,6 +275,11 @@ class ModelRunner:
                 "a tree of drafted tokens: use a policy that drafts chains"
             )
         self.together = False
+
+    def blank_pass(self, width: int) -> PassInput:
+        """Return a pass of one row that reads zeros."""
+        states = self.blank_states(1, width) if self.reads_states else None
+        return PassInput(0, [[0] * width], width, states=states)
 
     def blank_states(self, rows: int, width: int) -> Tensor:
         """Return states of zeros for a head's pass, shape (rows, width, size)."""
@@ -371,39 +365,11 @@ class ModelRunner:
 
 
 def keeps_by_index(parameter: Parameter | None, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether naming positions by their indices is faster than by a number of last ones.
+    """Return whether `logits_to_keep`, this parameter of forward, takes indices, and they are faster.
 
     On a CPU without matrix instructions for bfloat16, PyTorch 2.13 multiplies a slice of states, as a number
     gives, 40 times slower than the copy that indices give: 0.6 s instead of 15 ms for 152,000 tokens of
-    vocabulary. `parameter` is `logits_to_keep` of the model's forward, if it has one.
+    vocabulary.
     """
     slow = device.type == "cpu" and dtype == torch.bfloat16
     return slow and parameter is not None and "Tensor" in str(parameter.annotation)
-
-
-def join_states(rows: Sequence[tuple[PassOutput | None, int, int]]) -> States:
-    """Return the hidden states of several passes as those of one: of each text its pass, its row there, and
-    its tokens, which are the last of that row."""
-    layers = {layer: part for output, _, _ in rows if output for layer, part in output.hidden_states.items()}
-    return {
-        layer: pad_sequence(
-            [
-                part[0, :0] if output is None else output.hidden_states[layer][row, -width:]
-                for output, row, width in rows
-            ],
-            batch_first=True,
-        )
-        for layer, part in layers.items()
-    }
-
-
-def joined(infos: Sequence[PassInfo]) -> PassInfo:
-    """Return several passes as one."""
-    return PassInfo(
-        infos[-1].kind,
-        sum(info.tokens for info in infos),
-        max(info.width for info in infos),
-        sum(info.reread for info in infos),
-        sum(info.seconds for info in infos),
-        all(info.is_timed for info in infos),
-    )

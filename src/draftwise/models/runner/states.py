@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,24 +17,23 @@ from ...core.passes import PassInfo
 from ...errors import UserError
 from ..cache_names import NAMES, cache_in, name_for
 from ..limits import freed, limited
+from ..modes import attributes
 from .cache import RowCache
 from .executors.eager import Eager
-from .passes import PassInput, PassOutput, PreparedPass
+from .passes import PassInput, PassOutput, PreparedPass, join_infos, join_pieces, join_states
 from .recurrent import (
     BROKEN,
-    Box,
     Place,
     RowState,
     StateCache,
     in_modules,
     merged,
     nth,
-    place_of,
     put,
     states_of,
     taken,
 )
-from .runner import ModelRunner, join_states, joined
+from .runner import ModelRunner
 from .traits import Traits
 
 MOST = 8  # tokens that are read again together with a draft; more are read in a pass of their own before it
@@ -69,7 +69,8 @@ class StateRunner(ModelRunner):
         steps: bool = False,
         free: bool = False,
     ) -> None:
-        self.carried, self.steps, self.free, self.box = carried, steps, free, Box()
+        self.carried, self.steps, self.free = carried, steps, free
+        self.box = SimpleNamespace(held=None)  # what the latest pass returned, to be handed to the next
         self.limits = limited(model) if free else {}
         self.least = 2 if free else 1  # in a pass over one token of a prompt it would not be limited
         self.states: list[RowState] = []
@@ -80,7 +81,7 @@ class StateRunner(ModelRunner):
         named = inspect.signature(model.forward).parameters
         self.cache_name = name_for(model, "")  # "": it takes none
         self._placed = "position_ids" in named
-        self._own = [Place(self.box, ("held",), {"held": None})] if carried else []
+        self._own = [Place(self.box, {"held": None})] if carried else []
 
     def _eager(self) -> Eager:
         return Carrying()
@@ -96,7 +97,7 @@ class StateRunner(ModelRunner):
 
     def _new_cache(self) -> RowCache:
         cache = StateCache(self.config, int(getattr(self.config, "num_hidden_layers", None) or 0))
-        self._layers = [place_of(layer) for layer in states_of(cache)]
+        self._layers = [Place(layer, layer.fresh) for layer in states_of(cache)]
         return cache
 
     @property
@@ -106,17 +107,14 @@ class StateRunner(ModelRunner):
 
     @property
     def bytes(self) -> int:
-        """Memory of all states and snapshots, one of each for every row."""
         return sum(state.bytes for state in self.states)
 
     def open(self, request_id: int) -> None:
-        """Add an empty row, reusing a freed one if there is any."""
         super().open(request_id)
         if len(self.states) < len(self.request_ids):
             self.states.append(RowState())
 
     def close(self, request_id: int) -> None:
-        """Free a row and its states."""
         if request_id in self.request_ids:
             self.states[self.request_ids.index(request_id)] = RowState()
         super().close(request_id)
@@ -153,7 +151,6 @@ class StateRunner(ModelRunner):
         return output
 
     def _read_groups(self, given: PassInput) -> PassOutput:
-        """Read texts in as few passes as their states allow."""
         texts = given.tokens
         before = max(map(len, texts)) - given.logits_to_keep
         logits, rows = [self._blank[0]] * len(texts), list[tuple[PassOutput | None, int, int]]()
@@ -171,9 +168,8 @@ class StateRunner(ModelRunner):
                 if output is not None:
                     logits[i] = output.logits[at, output.logits.shape[1] - kept[at] :]
                 rows.append((output, at, len(members[at])))
-        return PassOutput(
-            pad_sequence(logits, batch_first=True), join_states(rows), joined(infos or [PassInfo("eager")])
-        )
+        info = join_infos(infos or [PassInfo("eager")])
+        return PassOutput(pad_sequence(logits, batch_first=True), join_states(rows), info)
 
     def _groups(self, first: int, texts: Sequence[Sequence[int]]) -> list[list[int]]:
         """The texts that share a pass: neighbours of equal width, of which none has to be read apart."""
@@ -219,7 +215,6 @@ class StateRunner(ModelRunner):
         return output
 
     def _pass(self, given: PassInput) -> PassOutput:
-        """Read tokens after those that the rows' states have read."""
         ids = given.tokens
         if not (self.steps and self.states[given.row].at and len(ids[0]) > 1):
             return self._once(given)
@@ -227,12 +222,9 @@ class StateRunner(ModelRunner):
             self._once(replace(given, tokens=[row[step : step + 1] for row in ids], logits_to_keep=1))
             for step in range(len(ids[0]))
         ]
-        logits = torch.cat([step.logits for step in steps[-given.logits_to_keep :]], dim=1)
-        states = {
-            layer: torch.cat([step.hidden_states[layer] for step in steps], dim=1)
-            for layer in steps[0].hidden_states
-        }
-        return PassOutput(logits, states, joined([step.info for step in steps]))
+        output = join_pieces(steps)
+        output.logits = output.logits[:, -given.logits_to_keep :]
+        return output
 
     def _once(self, given: PassInput) -> PassOutput:
         first, width = given.row, len(given.tokens[0])
@@ -285,22 +277,15 @@ class Carrying(Eager):
 
 
 def chunk_sizes(model: nn.Module) -> dict[Any, int]:
-    """Return the modules of a model that compute a pass in chunks, and their `chunk_size`."""
+    """Return the `chunk_size` of the modules that compute a pass in chunks."""
     sizes: dict[Any, Any] = {module: getattr(module, "chunk_size", None) for module in model.modules()}
     return {module: size for module, size in sizes.items() if type(size) is int and size > CHUNK}
 
 
-@contextmanager
-def short_chunks(modules: dict[Any, int], width: int) -> Iterator[None]:
+def short_chunks(modules: dict[Any, int], width: int) -> AbstractContextManager[None]:
     """Within it, chunks are no longer than a pass of `width` tokens needs.
 
     The recurrence does not depend on how it is cut; a few tokens padded to a chunk of 256 are mostly padding.
     """
     size = max(CHUNK, 1 << (width - 1).bit_length())
-    try:
-        for module, own in modules.items():
-            module.chunk_size = min(size, own)
-        yield
-    finally:
-        for module, own in modules.items():
-            module.chunk_size = own
+    return attributes([(module, "chunk_size", min(size, own)) for module, own in modules.items()])

@@ -82,7 +82,6 @@ class MaskWatch:
         self.blocks = masking_utils.blockwise_overlay
 
     def __enter__(self) -> MaskWatch:
-        """Watch the mask functions of Transformers and every module's arguments."""
         if self.kind in MASKS:
             make, self.before = MASKS[self.kind], MASKS._local_mapping.get(self.kind)
 
@@ -109,7 +108,6 @@ class MaskWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore everything."""
         masking_utils.blockwise_overlay = self.blocks
         if self.kind in MASKS._local_mapping:
             MASKS._local_mapping.pop(self.kind)
@@ -181,8 +179,6 @@ class MaskWatch:
 
 
 class _Asked(dict[str, Tensor]):
-    """A dictionary that returns a mask for any name; each allows everything."""
-
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.device = device
@@ -264,7 +260,6 @@ def _bounded(model: Any) -> AbstractContextManager[Any]:
 
 
 def _read(model: Any, mask: Any = None, **more: Any) -> None:
-    """One forward pass over `ASKED` copies of the same token."""
     ids = _row(model, [1] * ASKED)
     mask = torch.ones_like(ids) if mask is None else mask
     model(input_ids=ids, attention_mask=mask, **{"use_cache": False, **more})

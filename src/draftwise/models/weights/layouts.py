@@ -129,7 +129,6 @@ class FusedLinear(nn.Module):
         return self.part(x, 0)
 
     def part(self, x: Tensor, index: int) -> Tensor:
-        """The output of one of the layers, shape (..., its out_features)."""
         held = self.held  # read once: other threads may run the same model
         if held is None or held[0] is not x:
             held = (x, self.linear(x).split(self.sizes, -1))

@@ -277,7 +277,6 @@ def _said(model: nn.Module) -> str:
 
 
 def _linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """All plain linear layers of a kind that can be packed, by name."""
     if getattr(model, "hf_device_map", None) or getattr(model, "hf_quantizer", None):
         return {}
     plain = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
@@ -285,7 +284,6 @@ def _linears(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def _uses(model: nn.Module) -> Counter[int]:
-    """In how many modules each weight is, by its identity."""
     return Counter(
         id(parameter) for module in model.modules() for parameter in module.parameters(recurse=False)
     )

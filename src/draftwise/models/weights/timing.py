@@ -5,26 +5,22 @@ So it is chosen how layers of one shape are stored, and whether those of one inp
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import comb, inf
 from statistics import median
+from time import perf_counter
 
 import torch
 from torch import Tensor, nn
 
 from .. import verdicts
-from ..verdicts import machine, save_answer, trials
+from ..verdicts import finish, machine, save_answer, trials
 from .layouts import LAYOUTS, PANELS, TURNED, PackedLinear, floats, joined, turn
 
 WIDTHS: tuple[int, ...] = (1, 5, 9, 17)  # tokens per pass: plain decoding, and drafts of 4, 8 and 16 tokens
-DRAFTING: tuple[int, ...] = (
-    1,
-    2,
-    4,
-)  # tokens per pass of a head: a step of a draft, and what a round accepted
+DRAFTING: tuple[int, ...] = (1, 2, 4)  # tokens per pass of a head: a step of a draft, an accepted round
 PROMPT = 192  # tokens of a prompt in one pass
 MANY = 12  # rounds after which an unclear answer is a draw
 FEWEST = 6  # minimum number of rounds; each times one pass per width and layout
@@ -51,7 +47,6 @@ class Timing:
 
     @property
     def sure(self) -> bool:
-        """Whether one layout was faster in significantly more rounds than chance."""
         return _luck(self.rounds, max(self.wins, self.rounds - self.wins)) < DOUBT
 
     @property
@@ -73,43 +68,20 @@ def measure(
     plain: Pass,
     packed: Pass,
     *,
-    clock: Callable[[], float] = time.perf_counter,
-    budget: float = BUDGET,
-    limit: float = inf,
-    before: Callable[[], object] = int,
-    widths: Sequence[int] = WIDTHS,
-) -> Timing | None:
-    """Time both layouts in turn until it is clear which is faster, or the time budget is used up.
-
-    `before` is called before each timed pass. None if even one round would take more than `limit` seconds.
-    """
-    steps = measure_in_steps(
-        plain, packed, clock=clock, budget=budget, limit=limit, before=before, widths=widths
-    )
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            timing: Timing | None = end.value
-            return timing
-
-
-def measure_in_steps(
-    plain: Pass,
-    packed: Pass,
-    *,
-    clock: Callable[[], float] = time.perf_counter,
     budget: float = BUDGET,
     limit: float = inf,
     before: Callable[[], object] = int,
     widths: Sequence[int] = WIDTHS,
 ) -> Generator[None, None, Timing | None]:
-    """`measure`, one pass in each layout at a time; the time between them does not count."""
+    """Time both layouts in turn, one pass of each per step, until one is clearly faster or `budget` is spent.
+
+    `before` is called before each timed pass. None if even one round would take more than `limit` seconds.
+    """
     spent = 0.0
     for width in widths:  # the first pass compiles and allocates
-        start = clock()
+        start = perf_counter()
         plain(width), packed(width)
-        if (clock() - start) * 2 * len(widths) > limit:
+        if (perf_counter() - start) * 2 * len(widths) > limit:
             return None
         limit = inf  # the first width tells
         yield
@@ -117,40 +89,33 @@ def measure_in_steps(
     while True:
         rounds.append([])
         for width in widths:
-            start, turned = clock(), len(rounds) % 2 == 0
-            rounds[-1].append(_pair(plain, packed, width, clock, before, turned=turned))
-            spent += clock() - start
+            start, turned = perf_counter(), len(rounds) % 2 == 0
+            rounds[-1].append(_pair(plain, packed, width, before, turned=turned))
+            spent += perf_counter() - start
             yield
         timing = _timing(rounds)
         if (len(rounds) >= FEWEST and timing.sure) or spent > budget:
             return timing
 
 
-def keeps_up(plain: Pass, packed: Pass, *, clock: Callable[[], float] = time.perf_counter) -> bool:
+def keeps_up(plain: Pass, packed: Pass) -> bool:
     """Whether the packed layout is not much slower at reading a prompt, by the least of three passes each."""
-    pairs = [_pair(plain, packed, PROMPT, clock, int, turned=turn % 2 == 1) for turn in range(3)]
+    pairs = [_pair(plain, packed, PROMPT, int, turned=turn % 2 == 1) for turn in range(3)]
     before, after = (min(times) for times in zip(*pairs, strict=True))
     return bool(after <= SLOWER * before)
 
 
 def _pair(
-    plain: Pass,
-    packed: Pass,
-    width: int,
-    clock: Callable[[], float],
-    before: Callable[[], object],
-    *,
-    turned: bool,
+    plain: Pass, packed: Pass, width: int, before: Callable[[], object], *, turned: bool
 ) -> tuple[float, float]:
     def timed(run: Pass) -> float:
         before()
-        start = clock()
+        start = perf_counter()
         run(width)
-        return clock() - start
+        return perf_counter() - start
 
-    first, second = (packed, plain) if turned else (plain, packed)
-    one, other = timed(first), timed(second)
-    return (other, one) if turned else (one, other)
+    seconds = {run: timed(run) for run in ((packed, plain) if turned else (plain, packed))}
+    return seconds[plain], seconds[packed]
 
 
 def _timing(rounds: list[list[tuple[float, float]]]) -> Timing:
@@ -160,18 +125,12 @@ def _timing(rounds: list[list[tuple[float, float]]]) -> Timing:
     ratios = tuple(
         median(packed / max(plain, 1e-9) for plain, packed in width) for width in zip(*rounds, strict=True)
     )
-    return Timing(
-        len(rounds), wins, ratios, _steady([a / max(b, 1e-9) for a, b in zip(after, before, strict=True)])
-    )
-
-
-def _steady(ratios: list[float]) -> bool:
-    middle = median(ratios)
-    return median(abs(x - middle) for x in ratios) <= STEADY * middle
+    each = [a / max(b, 1e-9) for a, b in zip(after, before, strict=True)]
+    middle = median(each)
+    return Timing(len(rounds), wins, ratios, median(abs(x - middle) for x in each) <= STEADY * middle)
 
 
 def _luck(rounds: int, wins: int) -> float:
-    """The probability of at least so many wins with a fair coin."""
     return float(sum(comb(rounds, k) for k in range(wins, rounds + 1)) / 2**rounds)
 
 
@@ -202,7 +161,7 @@ def first(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[in
     return next((name for name in ("onednn", "columns") if name in names), ROWS)
 
 
-def alone(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[int] = WIDTHS) -> str:
+def alone(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
     """Our own layout, if there is one: its kernel computes the same bits for a token in every pass."""
     return PANELS if PANELS in names else first(layers, names)
 
@@ -225,19 +184,15 @@ def fastest(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[
 
 @torch.inference_mode()
 def faster_fused(groups: Sequence[Sequence[nn.Linear]]) -> bool:
-    """Whether one product for each group takes less time than one for each layer, all in their fastest
-    layouts, on this machine.
-
-    Saved as `fastest` saves its answer.
-    """
+    """Whether one product for each group takes less time than one for each layer, in the fastest layouts."""
     key = f"{_here(groups[0])} {FUSED}"
     return decided(key, (APART, FUSED), lambda: _compared(groups, key), FUSED) == FUSED
 
 
 def faster_in_half(layers: Sequence[nn.Linear]) -> bool:
-    """Whether a head's float32 layers are faster in bfloat16 on this machine, each in its fastest layout.
+    """Whether a head's float32 layers are faster in bfloat16, each in its fastest layout.
 
-    Saved as `fastest` saves its answer. Without time for a trial it is true where bfloat16 has our kernel.
+    Without time for a trial it is true where bfloat16 has our kernel.
     """
     key = f"{_here(layers)} {HALF}{_of(DRAFTING)}"
     guess = HALF if LAYOUTS[PANELS].supports(layers[0].weight.new_empty(2, 2, dtype=torch.bfloat16)) else FULL
@@ -245,8 +200,6 @@ def faster_in_half(layers: Sequence[nn.Linear]) -> bool:
 
 
 def _compared_in_half(layers: Sequence[nn.Linear], key: str) -> str:
-    """The winner of float32 against bfloat16; "" without the time to compare them."""
-
     def through(modules: list[nn.Module], dtype: torch.dtype) -> Pass:
         inputs = [_inputs(layer.weight.to("meta", dtype)) for layer in layers]
         return lambda width: [one(x[width]) for one, x in zip(modules, inputs, strict=True)]
@@ -265,7 +218,6 @@ def _of(widths: Sequence[int]) -> str:
 
 
 def _compared(groups: Sequence[Sequence[nn.Linear]], key: str) -> str:
-    """The winner of one product against several; "" without the time to compare them."""
     size = sum(layer.weight.nbytes for layer in groups[0])
     some = groups[: max(1, TIMED // size)]
     one = _quickest([joined(group) for group in some])
@@ -284,7 +236,7 @@ def compared(
     plain: Pass, other: Pass, key: str, answers: tuple[str, str], widths: Sequence[int] = WIDTHS
 ) -> str:
     """Time two ways of computing the same, and save the name of the winner; "" without the time for it."""
-    timing = measured(plain, other, widths)
+    timing = _measured(plain, other, widths)
     if timing is None:
         return ""
     ratios = {f"{answers[1]} over {answers[0]}": timing.rounded}
@@ -292,13 +244,16 @@ def compared(
     return answers[timing.pays]
 
 
-def measured(plain: Pass, other: Pass, widths: Sequence[int] = WIDTHS) -> Timing | None:
-    """The times of two ways in turn, within the time left for trials; None without enough of it."""
-    now = trials()
-    with now.timed("layouts of weights"):
-        return measure(
-            plain, other, budget=now.budget(BUDGET), limit=now.limit, before=others(), widths=widths
-        )
+def _measured(plain: Pass, other: Pass, widths: Sequence[int]) -> Timing | None:
+    """The times of two ways within the time left for trials; None without enough of it.
+
+    Before each timed pass so much is read that it finds its weights in memory, as after the layers of a large
+    model. A drafter of 5 MB that is timed again and again finds all in the cache. After passes of the target
+    it does not: there, calls of PyTorch's libraries take several times as long, and ours do not (measured).
+    """
+    now, others = trials(), torch.ones(OTHERS // 4).sum
+    steps = measure(plain, other, budget=now.budget(BUDGET), limit=now.limit, before=others, widths=widths)
+    return finish(now.spread("layouts of weights", steps))
 
 
 def _quickest(layers: Sequence[nn.Linear], widths: Sequence[int] = WIDTHS) -> list[nn.Module]:
@@ -306,15 +261,6 @@ def _quickest(layers: Sequence[nn.Linear], widths: Sequence[int] = WIDTHS) -> li
     names = possible(weight)
     layout = fastest(layers, names, widths) if names else ROWS
     return [_stored(layer, layout) for layer in layers]
-
-
-def others() -> Callable[[], object]:
-    """Reads so much that a timed pass finds its weights in memory, as after the layers of a large model.
-
-    A drafter of 5 MB that is timed again and again finds all in the cache. After passes of the target it does
-    not: there, calls of PyTorch's libraries take several times as long, and ours do not (measured).
-    """
-    return torch.ones(OTHERS // 4).sum
 
 
 def decided(key: str, answers: Sequence[str], timed: Callable[[], str], guess: str) -> str:
@@ -329,14 +275,10 @@ def decided(key: str, answers: Sequence[str], timed: Callable[[], str], guess: s
 
 
 def _here(layers: Sequence[nn.Linear]) -> str:
-    weight = layers[0].weight
-    isa, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    weight, here = layers[0].weight, machine(torch.get_num_threads())
     rows = "+".join(str(len(layer.weight)) for layer in layers)
     bias = "" if layers[0].bias is None else " + bias"
-    return (
-        f"{machine(torch.__version__, isa, threads)} {weight.dtype} {rows} x {weight.shape[1]}{bias}, "
-        "after others"
-    )
+    return f"{here} {weight.dtype} {rows} x {weight.shape[1]}{bias}, after others"
 
 
 def _inputs(weight: Tensor) -> dict[int, Tensor]:
@@ -364,7 +306,7 @@ def _timed(
 
     best, kernel, lasting, ratios = ROWS, through(ROWS), True, dict[str, list[float]]()
     for name in names:
-        timing = measured(kernel, challenger := through(name), widths)
+        timing = _measured(kernel, challenger := through(name), widths)
         if timing is None:
             lasting = False
             continue
@@ -379,7 +321,7 @@ def _timed(
 
 
 def _part(layer: nn.Linear) -> nn.Linear:
-    """The layer itself, or as many of its first outputs as are timed."""
+    """As many of a layer's first outputs as are timed."""
     weight, bias = layer.weight, layer.bias
     rows = len(weight) * MOST // weight.nbytes
     if rows >= len(weight):
@@ -391,7 +333,6 @@ def _part(layer: nn.Linear) -> nn.Linear:
 
 
 def _stored(layer: nn.Linear, layout: str) -> nn.Module:
-    """The layer in a layout, beside the layer itself."""
     if layout == ROWS:
         return layer
     if layout != TURNED:

@@ -14,8 +14,8 @@ import torch
 
 from ....errors import DraftwiseWarning, one_line
 from ...compiled.blueprint import Unfit
-from ...compiled.trial import compare, finish
-from ..passes import Executor, PassInput
+from ...compiled.trial import compare
+from ..passes import Executor
 from ..runner import ModelRunner
 from .cuda_graphs import CudaGraphs
 from .device_capture import DeviceCapture
@@ -39,7 +39,6 @@ class Capturer:
 
     @property
     def state(self) -> str:
-        """How passes are run, in one line."""
         graphs = self.runner.executor
         if not isinstance(graphs, CudaGraphs):
             return f"eager: {self.reason}"
@@ -110,9 +109,8 @@ class Choice:
         return kernels
 
     def _try(self, kernels: Kernels | None) -> None:
-        """Compare the logits of graphs with those of eager passes."""
         trial = CudaGraphs(self.runner, capture=self.make_capture(), kernels=kernels)
-        finish(compare(self.runner, trial))
+        compare(self.runner, trial)
         if trial.refused or trial.is_full:
             raise Unfit(next(iter(trial.refused.values()), "no memory for graphs"))
         trial.graphs.clear()
@@ -122,15 +120,14 @@ class Choice:
 def least_seconds(runner: ModelRunner, executors: Sequence[Executor]) -> list[float]:
     """The least time of a pass over one token by each executor, of a few in turn."""
     scratches = [runner.scratch(executor) for executor in executors]
+    given = runner.blank_pass(1)
     for scratch in scratches:
         scratch.open(0)
-        states = runner.blank_states(1, 1) if runner.reads_states else None
-        scratch.forward(PassInput(0, [[0]], 1, states=states))
+        scratch.forward(given)
     least = [inf] * len(executors)
     for _ in range(TIMED):
         for at, scratch in enumerate(scratches):
-            states = runner.blank_states(1, 1) if runner.reads_states else None
             begin = perf_counter()
-            scratch.forward(PassInput(0, [[0]], 1, states=states)).logits.sum().item()
+            scratch.forward(given).logits.sum().item()
             least[at] = min(least[at], perf_counter() - begin)
     return least

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from ....core.passes import PassInfo
 from ....errors import one_line
-from ...compiled.blueprint import Unfit
-from ...compiled.trial import probe_cache
+from ...compiled.blueprint import Unfit, probe_cache
 from ..drafts import (
     MOST_STEPS,
     DraftInput,
@@ -70,7 +69,6 @@ class Numbers:
         return self.array
 
     def send(self) -> None:
-        """Copy the matrix to the device."""
         self.device.copy_(self.host, non_blocking=True)
         if self.copied is not None:
             self.copied.record(torch.cuda.current_stream(self.device.device))
@@ -144,10 +142,11 @@ class CudaGraphs(Executor):
             tree=shape.has_tree,
         )
         columns = shape.width * (2 if shape.has_tree else 1) + 1
-        function = partial(run_pass, runner, self.kernels, shape, tuple(self.layers))
-        captured = self._captured(
-            runner, shape, function, columns, torch.long, partial(_blank_states, runner, shape)
-        )
+
+        def blank() -> list[Tensor]:
+            return [runner.blank_states(shape.rows, shape.width)] if runner.reads_states else []
+
+        captured = self._captured(runner, shape, run_pass, (), columns, torch.long, blank)
         if captured is None:
             return None
         if given.states is not None:
@@ -187,20 +186,10 @@ class CudaGraphs(Executor):
             given.allowed is not None,
         )
         begin = perf_counter()
-        function = partial(
-            draft_chains,
-            runner,
-            self.kernels,
-            shape,
-            tuple(self.layers),
-            given.vocab_size,
-            given.size,
-            given.allowed,
-            given.ids,
-        )
         before = [part for part in (given.logits, given.states) if part is not None]
+        fixed = given.vocab_size, given.size, given.allowed, given.ids
         captured = self._captured(
-            runner, shape, function, 5 + given.steps, torch.float64, lambda: _blank(before, rows)
+            runner, shape, draft_chains, fixed, 5 + given.steps, torch.float64, lambda: _blank(before, rows)
         )
         if captured is None:
             return None
@@ -221,9 +210,10 @@ class CudaGraphs(Executor):
         rows = ROWS[bisect_left(ROWS, count)]
         slots = slots_class(max(lengths[:rows]) + given.depth * given.top)
         shape, begin = TreeShape(rows, given.depth, given.top, slots), perf_counter()
-        function = partial(draft_trees, runner, self.kernels, shape, tuple(self.layers), given.ids)
         before = [given.logits, given.states]
-        captured = self._captured(runner, shape, function, 1, torch.long, lambda: _blank(before, rows))
+        captured = self._captured(
+            runner, shape, draft_trees, (given.ids,), 1, torch.long, lambda: _blank(before, rows)
+        )
         if captured is None:
             return None
         (numbers,) = captured.run(lengths[:rows], 0, before)
@@ -240,12 +230,10 @@ class CudaGraphs(Executor):
         scratch.open(0)
         for width in WIDTHS[: WIDTHS.index(LIKELY) + 1]:
             scratch.cached_lengths[0] = 0
-            states = runner.blank_states(1, width) if runner.reads_states else None
-            scratch.forward(PassInput(0, [[0] * width], width, states=states))
+            scratch.forward(runner.blank_pass(width))
         scratch.close(0)
 
     def _shape(self, runner: ModelRunner, given: PassInput) -> PassShape | None:
-        """The class of a pass; None for one that no graph runs."""
         count, width = len(given.tokens), max(map(len, given.tokens))
         trees = given.parents or {}
         is_other = given.row != 0 or given.model is not None or bool(given.rope_lengths)
@@ -261,11 +249,15 @@ class CudaGraphs(Executor):
         runner: ModelRunner,
         shape: Shape,
         function: Function,
+        fixed: Sequence[Any],
         columns: int,
         dtype: torch.dtype,
         make_more: Callable[[], list[Tensor]],
     ) -> Captured | None:
-        """The graph of a function of numbers, slots, more tensors and the KV cache; None if that fails."""
+        """The graph of a function of numbers, slots, more tensors and the KV cache; None if that fails.
+
+        What is `fixed` is in the graph, after the kernels, the shape and the layers.
+        """
         tensors = self._cache_tensors(runner, shape)
         if self.version != runner.cache.plan.buffers:
             self.graphs.clear()
@@ -286,6 +278,7 @@ class CudaGraphs(Executor):
         more = make_more()
         inputs = [numbers.device, self._span(shape.slots, runner.device), *more]
         try:
+            function = partial(function, runner, self.kernels, shape, tuple(self.layers), *fixed)
             replay = self.capture(function, [*inputs, *tensors])
         except Exception as error:  # no memory, or whatever the model's code raises; eager passes still run
             self._refuse(shape, error)
@@ -297,7 +290,6 @@ class CudaGraphs(Executor):
         return captured
 
     def _refuse(self, shape: Shape, error: Exception) -> None:
-        """Leave further passes eager: all without memory, else those of this kind."""
         reason = one_line(error)
         if isinstance(error, (torch.OutOfMemoryError, NoRoom)):
             self.is_full = True
@@ -325,15 +317,12 @@ class CudaGraphs(Executor):
 
     def _cache_tensors(self, runner: ModelRunner, shape: Shape) -> list[Tensor]:
         """Keys and values of each layer that has any, in turn, shape (rows, heads, slots, size)."""
-        cache, plan, first = runner.cache, runner.cache.plan, shape.first
+        cache, first = runner.cache, shape.first
         cache.ready(max(first + shape.rows, len(runner.request_ids)), shape.slots, 0)
         tensors: list[Tensor] = []
         for at, sizes in self.layers.items():
             layer = cache.layer(at)
-            if not layer.is_initialized:
-                layer.allocate(sizes, runner.dtype, runner.device)
-            elif layer.keys.shape[0] < plan.capacity or layer.keys.shape[2] < plan.slots:
-                layer.grow()
+            layer.allocate(sizes, runner.dtype, runner.device)
             tensors += [part[first : first + shape.rows] for part in (layer.keys, layer.values)]
         return tensors
 
@@ -344,13 +333,7 @@ class CudaGraphs(Executor):
 
 
 def _blank(parts: Sequence[Tensor], rows: int) -> list[Tensor]:
-    """Zeros in the widths of these tensors."""
     return [part.new_zeros(rows, part.shape[1]) for part in parts]
-
-
-def _blank_states(runner: ModelRunner, shape: PassShape) -> list[Tensor]:
-    """What a head reads beside tokens."""
-    return [runner.blank_states(shape.rows, shape.width)] if runner.reads_states else []
 
 
 def slots_class(longest: int) -> int:
@@ -363,15 +346,6 @@ def cache_layers(runner: ModelRunner) -> dict[int, tuple[int, int, int, int]]:
     Raises:
         Unfit: the model's passes cannot be graphs.
     """
-    if len({p.device for p in runner.model.parameters()}) > 1:
-        raise Unfit("its weights are on several devices")
     if runner.masks.late:
         raise Unfit("its masks depend on the prompt's length")
-    cache = probe_cache(runner)
-    if any(layer.more for layer in cache.rows):
-        raise Unfit("its cache holds more than keys and values")
-    return {
-        at: (layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[1], layer.values.shape[3])
-        for at, layer in enumerate(cache.rows)
-        if layer.is_initialized
-    }
+    return probe_cache(runner).shapes

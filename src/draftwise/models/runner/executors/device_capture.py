@@ -112,7 +112,6 @@ class DeviceCapture:
         return tuple(places)
 
     def _free(self) -> int:
-        """Return the free bytes of the GPU's memory."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info()[0])

@@ -19,15 +19,10 @@ class Eager(Executor):
     hooks: LayerHooks | None = None
 
     def hook(self, model: Any, layers: tuple[int, ...]) -> None:
-        """Return the hidden states of these layers from now on.
-
-        Raises:
-            UserError: the model has no such layer.
-        """
+        """Return the hidden states of these layers from now on; UserError if the model has no such layer."""
         self.hooks = LayerHooks(model, layers)
 
     def can_run(self, runner: Any, given: PassInput) -> bool:
-        """Every pass."""
         return True
 
     def run(self, runner: Any, prepared: PreparedPass) -> tuple[Tensor, States]:

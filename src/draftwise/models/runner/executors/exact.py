@@ -21,20 +21,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ....errors import UserError, one_line
 from ... import verdicts
 from ...compiled.blueprint import Unfit
-from ...compiled.trial import compare, finish
+from ...compiled.trial import compare
 from ...modes import evaluating
 from ...probe import fingerprint
 from ...probe.readings import made_up
 from ...stages import announce
 from ...verdicts import machine
 from ...weights.packed import layout_of
-from ..passes import Executor, PassInput, PassOutput
-from ..runner import ModelRunner, join_states, joined
+from ..passes import Executor, PassInput, PassOutput, join_pieces, join_texts
+from ..runner import ModelRunner
 from .capturer import Choice, least_seconds
 from .cuda_graphs import ROWS, WIDTHS, CudaGraphs, cache_layers, slots_class
 from .device_capture import Capture, Function, Replay
@@ -53,16 +52,8 @@ class ExactPasses(CudaGraphs):
 
     kind, drafts = "exact", False
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        agreement: Agreement,
-        *,
-        capture: Capture,
-        buffers: tuple[int, int] = (1, 2048),
-    ) -> None:
-        capture = partial(capture_or_call, capture)
-        super().__init__(runner, capture=capture, buffers=buffers, kernels=agreement.kernels)
+    def __init__(self, runner: ModelRunner, agreement: Agreement, *, capture: Capture) -> None:
+        super().__init__(runner, capture=partial(capture_or_call, capture), kernels=agreement.kernels)
         self.agreement = agreement
 
     def try_run(self, runner: ModelRunner, given: PassInput) -> PassOutput | None:
@@ -82,7 +73,6 @@ class ExactPasses(CudaGraphs):
         return output
 
     def _shape(self, runner: ModelRunner, given: PassInput) -> PassShape | None:
-        """The smallest class that has room for a pass and agrees."""
         count, width, first = len(given.tokens), max(map(len, given.tokens)), given.row
         if width > WIDTHS[-1] or count > ROWS[-1] or (count > 1 and not runner.together):
             return None
@@ -95,15 +85,11 @@ class ExactPasses(CudaGraphs):
         return None
 
     def _run_apart(self, runner: ModelRunner, given: PassInput) -> PassOutput:
-        """Run a pass for each text, several for a long one; returns what one pass would have."""
+        """Run a pass for each text, several for a long one."""
         before = max(map(len, given.tokens)) - given.logits_to_keep
-        texts = [
-            self._run_one(runner, given, row, text, before)
-            for row, text in enumerate(given.tokens, given.row)
-        ]
-        rows = [(one, 0, len(text)) for one, text in zip(texts, given.tokens, strict=True)]
-        logits = pad_sequence([one.logits[0] for one in texts], batch_first=True)
-        return PassOutput(logits, join_states(rows), joined([one.info for one in texts]))
+        rows = enumerate(given.tokens, given.row)
+        outputs = [self._run_one(runner, given, row, text, before) for row, text in rows]
+        return join_texts(outputs, given.tokens)
 
     def _run_one(
         self, runner: ModelRunner, given: PassInput, row: int, text: Sequence[int], before: int
@@ -120,15 +106,12 @@ class ExactPasses(CudaGraphs):
                     "ones on this machine; end texts before, or leave exact out"
                 )
             parts.append(output)
-        logits = torch.cat([part.logits for part in parts], 1)[:, before:]
-        states = {
-            layer: torch.cat([part.hidden_states[layer] for part in parts], 1)
-            for layer in parts[0].hidden_states
-        }
-        return PassOutput(logits, states, joined([part.info for part in parts]))
+        output = join_pieces(parts)
+        output.logits = output.logits[:, before:]
+        return output
 
     def _pieces(self, runner: ModelRunner, row: int, text: Sequence[int]) -> Iterator[Sequence[int]]:
-        """The text in pieces as long as the largest class that agrees."""
+        """Pieces as long as the largest class that agrees."""
         start = 0
         while start < len(text):
             length = runner.cached_lengths[row]
@@ -153,9 +136,11 @@ class Agreement:
         self.narrowest = 1  # classes below this width are not looked for
         self.found: dict[tuple[PassShape, int], bool] = {}  # by class and threads
         self.expected: dict[tuple[int, int, int], list[Tensor]] = {}  # by slots, start and threads
-        self.tokens = made_up(TOKENS, runner.model.config, int(runner.config.vocab_size))
+        self.tokens = made_up(TOKENS, runner.model.config)
         layouts = sha256(" ".join(map(layout_of, runner.model.modules())).encode()).hexdigest()[:16]
-        what = fingerprint(runner.model), layouts, _device(runner.device), slots_class(1), kernels is not None
+        on_gpu = runner.device.type == "cuda"
+        here = torch.cuda.get_device_name(runner.device) if on_gpu else machine()
+        what = fingerprint(runner.model), layouts, here, slots_class(1), kernels is not None
         self.key = " ".join(map(str, what))
         for slots in (slots_class(1), 2 * slots_class(1)):
             if not self.holds(PassShape(1, BASE, slots)):
@@ -239,13 +224,6 @@ class Agreement:
         ]
 
 
-def _device(device: torch.device) -> str:
-    """What the numbers of a pass may depend on."""
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    return machine(torch.__version__, torch.backends.cpu.get_cpu_capability(), 0)
-
-
 def capture_or_call(capture: Capture, function: Function, inputs: Sequence[Tensor]) -> Replay:
     """Capture a function; one that cannot be captured is called, since no other computes the same."""
     try:
@@ -278,7 +256,6 @@ class ExactCompiler:
 
     @property
     def state(self) -> str:
-        """How passes are run, in one line."""
         passes = self.runner.executor
         if not isinstance(passes, ExactPasses):
             return f"exact: its {passes.kind} passes agree as they are"
@@ -288,7 +265,6 @@ class ExactCompiler:
         return f"exact: a token takes {self.price:.2f} times a pass that need not agree; classes {classes}"
 
     def restart(self) -> None:
-        """Begin again, with other hidden states or weights."""
         if self.compiler is not None:
             self.compiler.restart()
         self._find()
@@ -308,7 +284,7 @@ class ExactCompiler:
     def _passes(self, runner: ModelRunner) -> ExactPasses:
         try:
             agreement = Agreement(runner, self.kernels.choose() if self.kernels else None)
-            finish(compare(runner, ExactPasses(runner, agreement, capture=self.make_capture())))
+            compare(runner, ExactPasses(runner, agreement, capture=self.make_capture()))
         except Unfit as reason:
             raise UserError(f"exact=True: {reason}; leave exact out") from reason
         agreement.narrowest = BASE
@@ -332,7 +308,7 @@ def price_of(runner: ModelRunner, agreement: Agreement, make_capture: Callable[[
 def passes_agree(runner: ModelRunner) -> bool:
     """Whether the runner's passes, as they are, give each token the same logits, however a text is read."""
     begin = min(LONG, runner.max_length - 2 * TOKENS)
-    tokens = made_up(begin + 2 * TOKENS, runner.model.config, int(runner.config.vocab_size))
+    tokens = made_up(begin + 2 * TOKENS, runner.model.config)
     expected = _logits(runner, tokens, begin, [begin, 2 * TOKENS])
     alone = _logits(runner, tokens, begin, [begin, 1, 1, 2, 3, 5, TOKENS, TOKENS])
     sizes = [5, begin - BASE, BASE, 1, 9, 1, TOKENS, TOKENS]

@@ -6,9 +6,9 @@ recording of a function runs every pass of its shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil, log2
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,21 +30,11 @@ class Computed(NamedTuple):
     hidden_states: States
 
 
-class Kernels(Protocol):
-    """Computes a model's passes in its place, from the arguments that `call_model` makes.
-
-    `mask` is one, or one for each kind of layer; `pairs` are keys and values by layer.
-    """
-
-    def __call__(
-        self,
-        ids: Tensor,
-        positions: Tensor,
-        mask: Any,
-        slots: Tensor,
-        pairs: Mapping[int, tuple[Tensor, Tensor]],
-        states: Tensor | None,
-    ) -> Computed: ...
+Pairs = Mapping[int, tuple[Tensor, Tensor]]
+"""Keys and values by layer."""
+Kernels = Callable[[Tensor, Tensor, Any, Tensor, Pairs, Tensor | None], Computed]
+"""Computes a model's passes in its place, from ids, positions, a mask or one for each kind of layer, slots,
+keys and values, and states, as `call_model` makes them."""
 
 
 class PassShape(NamedTuple):
@@ -58,7 +48,6 @@ class PassShape(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What the code of the pass depends on beside sizes, in words."""
         return "passes of trees" if self.has_tree else "passes of chains"
 
 
@@ -73,10 +62,9 @@ def run_pass(
 ) -> tuple[Tensor, ...]:
     """A pass as a function of integers, shape (rows, 1 + width), or (rows, 1 + 2 width) with parents.
 
-    `tensors` are what a head reads beside them, shape (rows, width, size), and the KV cache. No number of a
-    text is in the code, so that a recording of it runs every pass of its shape. Returns the logits, shape
-    (rows, width, vocabulary), the most likely tokens, shape (rows, width), and the hidden states that the
-    runner was asked for.
+    `tensors` are what a head reads beside them, shape (rows, width, size), and the KV cache. Returns the
+    logits, shape (rows, width, vocabulary), the most likely tokens, shape (rows, width), and the hidden
+    states that the runner was asked for.
     """
     starts, ids = numbers[:, :1], numbers[:, 1 : shape.width + 1]
     states, cache = (tensors[0], tensors[1:]) if runner.reads_states else (None, tensors)

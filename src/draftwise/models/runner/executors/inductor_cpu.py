@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging import getLogger
 from math import inf, isnan
 from pathlib import Path
@@ -21,11 +22,12 @@ import torch
 from torch import Tensor
 
 from ....core.passes import PassInfo
-from ....errors import DraftwiseWarning
-from ...compiled.blueprint import Blueprint, Unfit, blueprint, check_class, named_tensors
+from ....errors import DraftwiseWarning, one_line
+from ...compiled.blueprint import Blueprint, Unfit, blueprint, named_tensors
 from ...compiled.store import find, make
-from ...compiled.trial import finish, probe_cache, try_out
+from ...compiled.trial import Trial, try_out
 from ...stages import announce
+from ...verdicts import finish
 from ...weights.layouts import PackedLinear
 from ..masks import BANDED
 from ..passes import Executor, PassInput, PassOutput, PreparedPass, States
@@ -95,7 +97,6 @@ class InductorCpu(Executor):
         return PassOutput(outputs[0], states, PassInfo(self.kind, width, width, 0, seconds))
 
     def run(self, runner: ModelRunner, prepared: PreparedPass) -> tuple[Tensor, States]:
-        """Run a prepared pass."""
         count, width = prepared.ids.shape
         at = prepared.arguments["position_ids"]
         inputs = [
@@ -123,10 +124,7 @@ class InductorCpu(Executor):
             return cache.slices[1]
         used = [cache.rows[layer[0]] for layer in self.plan.layers]
         for one, (_, *shape) in zip(used, self.plan.layers, strict=True):
-            if not one.is_initialized:
-                one.allocate(shape, runner.dtype, runner.device)
-            elif one.keys.shape[0] < plan.capacity or one.keys.shape[2] < plan.slots:
-                one.grow()
+            one.allocate(shape, runner.dtype, runner.device)
         whole = (*(one.keys for one in used), *(one.values for one in used))
         parts = [one[plan.first : plan.last] for one in whole]
         cache.slices = ((*span[:4], plan.buffers), parts)
@@ -137,20 +135,16 @@ class InductorCpu(Executor):
         total = runner.cache.plan.total
         if mask is None:
             mask = self._open(runner, count * width * total).view(count, 1, width, total)
-        if not self.plan.kinds:
-            return [_full(mask, count, width, total)]
-        if isinstance(mask, Tensor):
-            return [_full(mask, count, width, total)] * len(self.plan.kinds)
-        return [_full(mask[kind], count, width, total) for kind in self.plan.kinds]
+        if isinstance(mask, dict):
+            return [_full(mask[kind], count, width, total) for kind in self.plan.kinds]
+        return [_full(mask, count, width, total)] * max(1, len(self.plan.kinds))
 
     def _open(self, runner: ModelRunner, size: int) -> Tensor:
-        """Zeros, which hide nothing."""
         if self._zeros.numel() < size:
             self._zeros = torch.zeros(2 * size, dtype=runner.dtype, device=runner.device)
         return self._zeros[:size]
 
     def _written(self, runner: ModelRunner, count: int, width: int) -> Tensor:
-        """The slots that each row writes to, shape (rows, width)."""
         plan = runner.cache.plan
         if plan.even:
             return runner.positions[plan.start : plan.start + width].expand(count, -1).contiguous()
@@ -181,12 +175,11 @@ class Compiler:
         self.runner, self.mode, self.state = runner, mode, "eager"
         self.plan: Blueprint | None = None  # None when nothing is left to compile
         self._found: InductorCpu | Unfit | None = None  # what the background has made
-        self._trial: Generator[None, None, float] | None = None
+        self._trial: Trial | None = None
         self.restart()
 
     @property
     def name(self) -> str:
-        """The model's name, or its class."""
         return str(getattr(self.runner.model, "name_or_path", "") or type(self.runner.model).__name__)
 
     def restart(self) -> None:
@@ -260,57 +253,31 @@ class Compiler:
 
 
 def load(path: Path, plan: Blueprint, runner: ModelRunner) -> InductorCpu:
-    """Load a graph with the weights of the runner's model.
-
-    Raises:
-        Unfit: it cannot be loaded.
-    """
-    try:
+    """Load a graph with the weights of the runner's model; Unfit if it cannot be loaded."""
+    with _guarded():
         return InductorCpu(path, plan, runner.model)
-    except (RuntimeError, AttributeError, TypeError, OSError) as error:  # another build of PyTorch
-        raise _unfit(error) from error
 
 
-def guarded(trial: Generator[None, None, float]) -> Generator[None, None, float]:
+def guarded(trial: Trial) -> Trial:
     """A trial whose errors are reasons not to use the graph."""
-    try:
+    with _guarded():
         return (yield from trial)
-    except (RuntimeError, AttributeError, TypeError, OSError) as error:
-        raise _unfit(error) from error
 
 
-def _unfit(error: Exception) -> Unfit:
-    return Unfit(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:160]}")
+@contextmanager
+def _guarded() -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, AttributeError, TypeError, OSError) as error:  # another build of PyTorch
+        raise Unfit(one_line(error)) from error
 
 
 def plan_of(runner: ModelRunner) -> Blueprint:
-    """Return the blueprint of a runner's model, after a pass of two tokens has shown what its cache holds.
+    """Return the blueprint of a runner's model.
 
     Raises:
-        Unfit: the model cannot be compiled.
+        Unfit: the model cannot be compiled, or not for this device.
     """
     if runner.device.type != "cpu":
         raise Unfit(f"passes are compiled on a CPU or for CUDA; this is {runner.device.type}")
-    return blueprint_of(runner)
-
-
-def blueprint_of(runner: ModelRunner) -> Blueprint:
-    """Return the blueprint of a runner's model, on any device.
-
-    Raises:
-        Unfit: the model cannot be compiled.
-    """
-    check_class(runner.model)
-    cache = probe_cache(runner)
-    views: Any = runner.masks.views
-    kinds = sorted(views) if isinstance(views, dict) else []
-    own_hooks = runner.eager.hooks.handles if runner.eager.hooks else ()
-    return blueprint(
-        runner.model,
-        cache,
-        kinds=kinds,
-        keeps=runner.keeps,
-        outputs=runner.layers,
-        own_hooks=[handle.id for handle in own_hooks],
-        exact=runner.is_exact,
-    )
+    return blueprint(runner)

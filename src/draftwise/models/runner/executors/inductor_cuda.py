@@ -6,7 +6,7 @@ a pass took a minute each. PyTorch keeps what it compiled on disk, so that a sec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from ....errors import one_line
-from ...compiled.blueprint import Unfit
+from ...compiled.blueprint import Unfit, blueprint
 from ...compiled.trace import Pass, export
 from ..runner import ModelRunner
-from .functions import Computed
-from .inductor_cpu import blueprint_of
+from .functions import Computed, Pairs
 
 
 class InductorKernels:
@@ -29,7 +28,7 @@ class InductorKernels:
     """
 
     def __init__(self, runner: ModelRunner) -> None:
-        begin, self.plan = perf_counter(), blueprint_of(runner)
+        begin, self.plan = perf_counter(), blueprint(runner)
         hooks = runner.eager.hooks
         before = dict(hooks.latest) if hooks else {}
         try:
@@ -48,7 +47,7 @@ class InductorKernels:
         positions: Tensor,
         mask: Any,
         slots: Tensor,
-        pairs: Mapping[int, tuple[Tensor, Tensor]],
+        pairs: Pairs,
         states: Tensor | None,
     ) -> Computed:
         """The pass of `functions.call_model`; `pairs` are whole buffers of keys and values by layer."""
