@@ -1,4 +1,4 @@
-"""Learners: what holds for every one; batches, sleepers and extremes, which `test_papers_play` does not show."""
+"""Learners: what holds for every one; and batches, sleepers and extremes."""
 
 from __future__ import annotations
 
