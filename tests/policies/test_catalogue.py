@@ -10,7 +10,7 @@ import pytest
 
 from draftwise import registry
 from draftwise.core.loop import Loop
-from draftwise.core.outcomes import Feedback, Outcome
+from draftwise.core.outcomes import Feedback
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter, Graders, RoundRecord
 from draftwise.core.sampling import Sampling
@@ -19,7 +19,6 @@ from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.together import TogetherDrafter
 from draftwise.errors import UserError
 from draftwise.policies.catalogue import method
-from draftwise.policies.recorders.bandit import reward
 from draftwise.registry.entries import describe
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
@@ -50,12 +49,6 @@ MORE = [
     "hf-threshold?refit=false&drafter=bad",
     "linucb?arms=drafters*lengths&lengths=0,1,3",
 ]
-CONTRACT = """
-none static ucb1 random max-confidence svip svip-difference adaedl logit-margin hf-heuristic hf-threshold
-disco specdecpp tapout-seq-ucb1 tapout-seq-ucbtuned tapout-seq-ts tapout-token-ucb1 tapout-token-ts
-metasd-ucb metasd-exp3 metasd-sh metasd-petc metasd-ducb metasd-swucb ucbspec exp3spec hedgespec
-hedgespec-hedge linucb draft-all
-"""
 
 
 def team() -> dict[str, Drafter]:
@@ -73,10 +66,6 @@ def make(policy: str) -> Loop:
     drafters = team()
     chosen = method(policy, [name for name in drafters if name != "all"])
     return Loop(SimTarget(markov(P), V), drafters, chosen.policy, chosen.recorder)
-
-
-def test_every_name_of_the_contract_is_there() -> None:
-    assert set(CONTRACT.split()) <= set(registry.names("policies"))
 
 
 def test_every_policy_says_what_it_is_where_it_comes_from_and_what_its_options_set() -> None:
@@ -136,12 +125,6 @@ def test_a_request_leaves_nothing_behind(policy: str) -> None:
 def test_bad_options_are_named(policy: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         method(policy, ["good", "bad"])
-
-
-def test_block_divergence_is_the_sum_of_overlaps_over_the_longest_draft() -> None:
-    value = reward("block-divergence")(Outcome(0, 1, 4, overlaps=(0.8, 0.2, 0.4, 0.6)), 5)
-    assert value == pytest.approx(0.4)  # 2 of 5
-    assert reward("block-divergence")(Outcome(0, 0, 0), 5) == 0.0
 
 
 @pytest.mark.parametrize(

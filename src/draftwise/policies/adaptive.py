@@ -55,7 +55,6 @@ class AdaEDL:
 
     @property
     def stop(self) -> Stop:
-        """The rule as it stands."""
         return Stop("adaedl", self.threshold)
 
     def learn(self, outcome: Outcome, longest: int) -> None:
@@ -117,7 +116,6 @@ class ConfidenceRefit:
 
     @property
     def stop(self) -> Stop:
-        """The rule as it stands."""
         return Stop("confidence", self.threshold)
 
     def learn(self, outcome: Outcome, longest: int) -> None:
@@ -175,7 +173,6 @@ class LengthPolicy:
         self.shared = HeuristicLength(self.start)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """Return the arm of the present length."""
         arm = min(self._length(context.request).length, len(self.arms)) - 1
         return Decision(arm, 1.0, self.arms[arm].stops)
 
@@ -187,7 +184,6 @@ class LengthPolicy:
             rule.length = min(rule.length, len(self.arms))
 
     def close(self, request: int) -> None:
-        """Forget what one text has set."""
         self.own.pop(request, None)
 
     def _length(self, request: int) -> HeuristicLength:

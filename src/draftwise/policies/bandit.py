@@ -42,7 +42,6 @@ class LearnerPolicy(Generic[L]):
     learners: dict[int, L] = field(default_factory=dict)
 
     def close(self, request: int) -> None:
-        """Forget what was learned for one request only."""
         self.learners.pop(request, None)
 
     def values(self, batch: int = 1) -> Values:
@@ -71,14 +70,12 @@ class BanditPolicy(LearnerPolicy[Learner]):
     own: dict[int, tuple[Adaptive | None, ...]] = field(default_factory=dict)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """Let the learner of this request choose among the arms whose drafters are in use."""
         arm, propensity = self._learner(context.request).choose(in_use(self.arms, context), rng)
         if moved := self._moving(context.request, arm):
             return Decision(arm, propensity, (moved.stop,))
         return Decision(arm, propensity, self.arms[arm].stops)
 
     def learn(self, feedback: Feedback) -> None:
-        """Hand the outcome to the learner that made the decision."""
         learner = self._learner(feedback.request)
         if not feedback.outcomes:
             learner.abort(feedback.decision.arm)
@@ -88,7 +85,6 @@ class BanditPolicy(LearnerPolicy[Learner]):
                 moved.learn(outcome, outcome.asked or self.arms[outcome.arm].length)
 
     def close(self, request: int) -> None:
-        """Forget what was learned for one request only."""
         self.learners.pop(request, None)
         self.own.pop(request, None)
 
@@ -116,7 +112,6 @@ class ExpertPolicy(LearnerPolicy[FullInformation]):
     last: dict[int, int] = field(default_factory=dict)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """Return an arm by the learner's weights, among those whose drafters are in use."""
         learner, allowed = self._learner(context.request), in_use(self.arms, context)
         if self.play == "sample":
             arm, propensity = learner.choose(allowed, rng)
@@ -130,12 +125,10 @@ class ExpertPolicy(LearnerPolicy[FullInformation]):
         return Decision(arm, 1.0, self.arms[arm].stops)
 
     def learn(self, feedback: Feedback) -> None:
-        """Take one loss per arm, as soon as all are known."""
         if feedback.losses:
             self._learner(feedback.request).learn_all(feedback.losses)
 
     def close(self, request: int) -> None:
-        """Forget what was learned for one request only."""
         self.learners.pop(request, None)
         self.last.pop(request, None)
 
@@ -193,7 +186,6 @@ class ContextPolicy:
                 self.entropies[feedback.request] = min(1.0, mean / HIGH_ENTROPY)
 
     def close(self, request: int) -> None:
-        """Forget a request's features."""
         self.features.pop(request, None)
         self.entropies.pop(request, None)
 

@@ -44,7 +44,6 @@ class TokenPolicy:
     choices: dict[int, Choices] = field(default_factory=dict)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """Return a rule for every position."""
         mine = self.choices.get(context.request)
         if mine is None:
             mine = self.choices[context.request] = Choices(self.bank.choose(self.bank.places, rng))
@@ -95,7 +94,6 @@ class Separate:
             learner.update(arm, float(place < successes), 1.0)
 
     def abort(self, place: int, arm: int) -> None:
-        """The choice came to nothing."""
         self.learners[place].abort(arm)
 
 

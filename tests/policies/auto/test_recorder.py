@@ -168,7 +168,7 @@ def test_an_expensive_grading_makes_nothing_more_known_of_a_new_model() -> None:
             policy.texts[k] = Text([0])
             seen: Any = SimpleNamespace(request=request)
             pairs.append((seen, GradingState(0, end=tokens, waiting={0: tokens})))
-        recorder._grade(pairs, [[], []], graders)
+        recorder._grade(pairs, graders)
         assert bool(jobs) is more, (seconds, tokens, tests)
 
 
@@ -182,11 +182,13 @@ def test_rounds_that_are_left_out_are_not_looked_at_and_decide_drafts(
     assert len(rounds) == 8 * 400 and auto.recorder.rounds < 200, "it looks at some rounds only"
     notes = GradingState(3, end=3, rounds=[(3, [0], -1)], waiting={0: 9})
     notes.pending = [PendingDraft(0, 2, (1, 2, 9), 3), PendingDraft(1, 2, (1, 2, 3, 4), 4)]
-    assert notes.begin(5, [0, 0, 0, 1, 2, 3]) == []
+    notes.begin(5, [0, 0, 0, 1, 2, 3])
+    assert not notes.windows
     assert [draft.right for draft in notes.pending] == [2, 2] and not notes.rounds and not notes.waiting
     assert (notes.start, notes.at, notes.end) == (5, 5, 6)
     assert notes.settle([3]) == [Window(0, 2, (1.0, 1.0, 0.0))]
-    assert notes.begin(6, [0, 0, 0, 1, 2, 3, 4]) == [] and notes.start == 5, "nothing was left out"
+    notes.begin(6, [0, 0, 0, 1, 2, 3, 4])
+    assert not notes.windows and notes.start == 5, "nothing was left out"
 
 
 def record(policy: AutoPolicy, arm: str, outcome: Outcome, tokens: Sequence[int]) -> RoundRecord:

@@ -49,11 +49,8 @@ def test_features_are_ten_probabilities_their_entropy_and_the_place() -> None:
     assert x.tolist() == pytest.approx([0.5, 0.25, 0.25, *[0.0] * 7, 1.5 * log(2), 7.0])
     full = tuple(k / 55 for k in range(10, 0, -1))
     assert features(seen(top=full)).tolist() == pytest.approx([*full, -sum(p * log(p) for p in full), 0.0])
-
-
-def test_a_drafter_that_knows_two_probabilities_has_zeros_for_the_rest() -> None:
-    x = features(seen(place=2))
-    assert x.tolist() == pytest.approx([0.6, 0.3, *[0.0] * 8, -0.6 * log(0.6) - 0.3 * log(0.3), 2.0])
+    two = [0.6, 0.3, *[0.0] * 8, -0.6 * log(0.6) - 0.3 * log(0.3), 2.0]
+    assert features(seen(place=2)).tolist() == pytest.approx(two), "a drafter that knows two probabilities"
 
 
 def test_disco_by_hand() -> None:
@@ -87,11 +84,8 @@ def test_a_shared_block_is_gone_through_again_with_the_same_weights() -> None:
     assert shared.layers == separate.layers == 3
     for made in (shared, separate):
         assert made.score(seen(hidden=f32([1.0, 2.0]))) == pytest.approx(sigmoid(x + y), rel=1e-6)
-
-
-def test_without_blocks_specdecpp_is_a_linear_layer() -> None:
-    made = SpecDecPlus((), f32([[1.0, 0.0], [0.0, 1.0]]), f32([0.0, 0.5]))
-    assert made.score(seen(hidden=f32([0.25, 1.0]))) == pytest.approx(sigmoid(1.25))
+    linear = SpecDecPlus((), f32([[1.0, 0.0], [0.0, 1.0]]), f32([0.0, 0.5]))
+    assert linear.score(seen(hidden=f32([0.25, 1.0]))) == pytest.approx(sigmoid(1.25)), "without blocks"
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
@@ -223,9 +217,6 @@ def test_a_damaged_file_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
     path.write_bytes(b"\xff" * 200)
     with pytest.raises(UserError, match="cannot use the classifier"):
         load(path, "disco")
-
-
-@pytest.mark.parametrize("name", ["", "nothing.safetensors", "."])
-def test_a_file_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UserError, match="there is no such file"):
-        load(tmp_path / name, "disco")
+    for name in ("", "nothing.safetensors"):
+        with pytest.raises(UserError, match="there is no such file"):
+            load(tmp_path / name, "disco")

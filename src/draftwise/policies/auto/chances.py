@@ -134,7 +134,6 @@ class Acceptance:
         return curve
 
     def merged(self) -> None:
-        """The counts are others'."""
         self.sums = []
 
     def restart(self) -> None:
@@ -193,7 +192,6 @@ class Calibration:
     seen: float = field(default=0.0, metadata=learned(adds))
 
     def score(self, signals: Signals) -> float:
-        """Return the chance that this token is accepted."""
         return _sigmoid(self.bias + self.slope * _logit(signals.chosen))
 
     def learn(self, probability: float, accept: float) -> None:

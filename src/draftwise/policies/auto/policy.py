@@ -166,7 +166,6 @@ class AutoPolicy:
         return self.skipping.rests(size_class(batch_size), batch_size)
 
     def plan(self, contexts: Sequence[Context]) -> None:
-        """Choose the drafts of all requests of a batch together."""
         batch, drafters = contexts[0].batch_size, range(len(self.drafters))
         passes = self.passes(batch)
         self.planned = dict.fromkeys(context.request for context in contexts)
@@ -200,7 +199,6 @@ class AutoPolicy:
             self.draft_price(i).left_out(1.0 + self.skipping.skipped)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """Choose the arm of the highest gain at this round's hints."""
         batch = context.batch_size
         if batch == 1:
             self.trial = False
@@ -431,24 +429,22 @@ class AutoPolicy:
     def values(self, batch: int = 1) -> Values:
         """Gain and seconds of every arm, the price of a second, and acceptance by length of the match."""
         passes, rates = self.passes(batch), [self.rate(batch, matched) for matched in (False, True)]
-        gains: list[float | None] = []
-        seconds: list[float | None] = []
-        for arm in self.arms:
-            i = self.drafters.index(arm.drafter) if arm.length else -1
-            price = self.draft_price(i, arm.width) if arm.length else None
-            start, each = price(batch) if price else (0.0, 0.0)
-            more = passes.extra(batch, LENGTHS[-1], price.width)[arm.length] if price else 0.0
+        gains, seconds = list[float | None]([0.0]), list[float | None]([0.0])  # of no draft
+        for arm in self.arms[1:]:
+            i = self.drafters.index(arm.drafter)
+            price = self.draft_price(i, arm.width)
+            start, each = price(batch)
+            more = passes.extra(batch, LENGTHS[-1], price.width)[arm.length]
             spent = (start + each * arm.length) / batch + more
             seconds.append(None if isnan(spent) else spent)
-            gains.append(0.0 if price is None else self._gain(i, arm, spent, rates))
+            gains.append(self._gain(i, arm, spent, rates))
         places = zip(("without a match", "with a match"), rates, strict=True)
-        plain = passes(batch) or None
         return Values(
             "tokens gained a round",
             tuple(gains),
             tuple(seconds),
             {place: rate for place, rate in places if rate > 0.0},
-            plain,
+            passes(batch) or None,
             {name: _matches(one) for name, one in zip(self.drafters, self.acceptance, strict=True)},
         )
 

@@ -61,7 +61,6 @@ class PassPrice:
 
     @property
     def has_readings(self) -> bool:
-        """Whether any pass was seen."""
         return any(self.counts)
 
     def usual(self, tokens: int) -> float:
@@ -92,7 +91,6 @@ class PassPrice:
             self.merged()
 
     def seconds_of_smallest(self) -> float:
-        """Return seconds of the smallest pass that was seen."""
         self._fit()
         return self.seconds[0]
 

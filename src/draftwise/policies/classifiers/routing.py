@@ -101,7 +101,6 @@ class RoutedPolicy:
         self.routes[request] = self.router.scores(tokens)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """Return the arm whose drafter suits the prompt best."""
         scores = self.routes[context.request]
         arm = max(in_use(self.arms, context), key=scores.__getitem__)
         return Decision(arm, 1.0, self.arms[arm].stops)
@@ -110,7 +109,6 @@ class RoutedPolicy:
         """A router is trained beforehand."""
 
     def close(self, request: int) -> None:
-        """Forget a text's route."""
         self.routes.pop(request, None)
 
     def check(self, vocabulary: str) -> None:

@@ -75,11 +75,9 @@ class Disco:
 
     @property
     def width(self) -> int:
-        """Of the hidden layer."""
         return len(self.hidden_weight)
 
     def score(self, now: Signals) -> float:
-        """Return the chance, in [0, 1], that the target accepts the token."""
         with np.errstate(all="ignore"):
             h = self.hidden_weight @ features(now)
             h += self.hidden_bias
@@ -87,7 +85,6 @@ class Disco:
             return _sigmoid(float((self.out_weight @ h)[0] + self.out_bias[0]))
 
     def tensors(self) -> dict[str, Floats]:
-        """Its weights, by their names in a file."""
         weights = (self.hidden_weight, self.hidden_bias, self.out_weight, self.out_bias)
         return dict(zip(DISCO, weights, strict=True))
 
@@ -126,7 +123,6 @@ class SpecDecPlus:
 
     @property
     def width(self) -> int:
-        """Of the drafter's hidden state."""
         return int(self.out_weight.shape[1])
 
     @property
@@ -160,7 +156,6 @@ class SpecDecPlus:
             return _sigmoid(float(accepted - rejected))
 
     def tensors(self) -> dict[str, Floats]:
-        """Its weights, by their names in a file."""
         named = {"out.weight": self.out_weight, "out.bias": self.out_bias}
         for i, (weight, bias) in enumerate(self.blocks):
             named |= {f"blocks.{i}.weight": weight, f"blocks.{i}.bias": bias}

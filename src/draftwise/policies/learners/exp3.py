@@ -32,7 +32,6 @@ class EXP3(Uncounted):
         return draw(allowed, self.chances(allowed), rng)
 
     def chances(self, allowed: Sequence[int]) -> list[float]:
-        """Return the probability of each allowed arm, in order."""
         logs = [self.logs[arm] for arm in allowed]
         top = max(logs)
         weights = [exp(x - top) for x in logs]
@@ -87,7 +86,6 @@ class EXP3Spec:
             self.flight -= 1
 
     def chances(self, allowed: Sequence[int]) -> list[float]:
-        """Return the probability of each allowed arm, in order."""
         weights = self._weights(allowed)
         total = sum(weights)
         return [w / total for w in weights]
