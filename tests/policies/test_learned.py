@@ -176,23 +176,6 @@ def general() -> Any:
     return load_model("zoo:general")
 
 
-@pytest.mark.parametrize("kind", RULES)
-def test_drafts_of_the_bundled_model_end_where_the_classifier_says(general: Any, kind: str) -> None:
-    texts = [[Random(i).randrange(5, 4000) for _ in range(4 + 11 * i)] for i in range(6)]
-    seed, scale = {"disco": (10, 0.8), "specdecpp": (3, 0.3)}[kind]
-    rules = [RULES[kind](192, seed + i, scale) for i in range(6)]
-    drafter = LMDrafter(general, 4096)
-    requests = [request(i, text, 3) for i, text in enumerate(texts)]
-    drafts = drafter.draft([Job(r, 8, (rule,)) for r, rule in zip(requests, rules, strict=True)])
-    ends = set()
-    for text, rule, draft in zip(texts, rules, drafts, strict=True):
-        tokens, rows, states = own_rows(general, text, 8)
-        end = by_hand(rule, rows, states, len(text) - 3)
-        assert list(draft.tokens) == tokens[:end]
-        ends.add(end)
-    assert len(ends) > 2, "the classifiers must differ"
-
-
 @pytest.mark.parametrize("name", ["llama", "gemma2-window", "gpt2", "gpt-neox", "qwen3-window"])
 def test_hidden_states_are_those_that_transformers_reports(name: str) -> None:
     attention = "eager" if name == "gemma2-window" else "sdpa"

@@ -147,19 +147,11 @@ def test_chances_are_higher_after_a_token_after_which_drafts_were_right() -> Non
     assert skill.after(6, 1) == skill.survival(1), "a draft of no tokens says nothing"
 
 
-class Few(Stage):
-    """Texts of twenty tokens."""
-
-    def _texts(self) -> list[list[int]]:
-        rng = Random("few")
-        return [[rng.randrange(20) for _ in range(self.tokens + 20)] for _ in range(self.texts)]
-
-
 def test_an_expensive_model_drafts_after_the_tokens_after_which_it_is_right(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A draft costs half a pass and is right in a third of the places: it pays there alone."""
-    stage = Few(monkeypatch, {}, Prices(start=0.2e-3, token=4.8e-3))
+    stage = Stage(monkeypatch, {}, Prices(start=0.2e-3, token=4.8e-3), kinds=20)
     texts = stage._texts()
     stage.models = {"model": lambda text, at, rng: 0.9 if at and texts[text][at - 1] < 7 else 0.05}
     spent, rounds = stage.seconds("auto"), stage.run("auto")[2]

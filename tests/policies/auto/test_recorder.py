@@ -29,23 +29,22 @@ from draftwise.policies.catalogue import method
 from draftwise.policies.catalogue.auto import team
 
 from . import script
-from .script import Stage, always
-from .world import EASY, Model, Prices, World, table
+from .script import Prices, Stage, always
 
 
 def test_a_model_that_does_not_play_is_graded_on_each_token_once_and_calibrated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graded: list[tuple[int, int, int, bool]] = []
-    grade = Model.grade
+    grade = script.Model.grade
 
-    def spy(self: Model, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+    def spy(self: script.Model, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         graded.extend((j.request.id, j.start, len(j.request.tokens), j.request.done) for j in jobs)
         return grade(self, jobs)
 
-    monkeypatch.setattr(Model, "grade", spy)
-    world = World(monkeypatch, EASY, Prices(token=4e-3), {"dear": table(5, 3.0)})
-    _, loop, rounds = world.run("auto?share=0.5", texts=4)
+    monkeypatch.setattr(script.Model, "grade", spy)
+    stage = Stage(monkeypatch, {"dear": always(0.3)}, Prices(token=4e-3), texts=4)
+    _, loop, rounds = stage.run("auto?share=0.5")
     played = sum(r.drafted > 0 for r in rounds)
     assert len(graded) >= 8, graded
     assert played < len(rounds) / 4
@@ -71,7 +70,8 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RoundRecord, int, Se
 
 def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     windows_of_rounds = followed(monkeypatch)
-    _, loop, rounds = World(monkeypatch, EASY, Prices(), {}, ("a", "b")).run("auto", texts=3, tokens=40)
+    stage = Stage(monkeypatch, {}, lookups=("a", "b"), kinds=1, texts=3, tokens=40)
+    _, loop, rounds = stage.run("auto")
     ends = [mine for (*_, mine), round in zip(windows_of_rounds, rounds, strict=True) if round.done]
     assert len(ends) == 3 and any(all(x == 1.0 for x in w.accepts) for windows in ends for w in windows)
     assert not loop.recorder.texts  # type: ignore[attr-defined]
@@ -99,8 +99,9 @@ def test_every_result_names_the_last_token_before_its_draft(
 
     monkeypatch.setattr(RequestRound, "context", here)
     monkeypatch.setattr(AutoPolicy, "learn", keep)
-    world = World(monkeypatch, EASY, Prices(), {"good": EASY, "dear": table(5, 3.0)}, ("a", "b"))
-    world.run("auto?share=0.5", texts=4, batch=batch)
+    models, own = {"good": always(0.7), "dear": always(0.3)}, {"dear": Prices(token=9e-3)}
+    stage = Stage(monkeypatch, models, own=own, lookups=("a", "b"), kinds=3, texts=4)
+    stage.run("auto?share=0.5", batch=batch)
     assert {drafter for _, drafter in windows_of_rounds} == {0, 1, 2, 3}
     for (request, _), tokens in windows_of_rounds.items():
         assert tokens <= before[request] and -1 not in tokens

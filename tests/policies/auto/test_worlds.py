@@ -7,23 +7,17 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
-import numpy as np
 import pytest
 
 from draftwise.core.loop import Loop
 from draftwise.core.round import Round
-from draftwise.core.sampling import Sampling
-from draftwise.policies.auto.guard import PAUSE, Guard
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue import Method, method
 from draftwise.state.numbers import dump, load, restart
-from draftwise.testing.distributions import Vector
 from studies.speed.batches import speed
 from tests.effort import some
 from tests.policies.auto import drawn, script
 from tests.policies.auto.script import Model, Prices, Right, Stage, always
-from tests.policies.auto.world import EASY, PROMPT, V, World, mixed, table
-from tests.policies.auto.world import Prices as Sampled
 
 GOOD = {"good": always(0.75)}
 
@@ -99,15 +93,6 @@ def test_a_price_of_tokens_that_no_pass_shows_to_have_fallen_ends_no_drafts(
     assert planned < stage.seconds("static?length=1&drafter=good", batch=32) / 0.95
 
 
-def test_drawn_texts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With sampled tokens, a model that is often right, one that never is, and a lookup."""
-    models = {"near": mixed(EASY, table(5, 3.0), 0.8), "far": table(9, 3.0)}
-    world = World(monkeypatch, EASY, Sampled(), models, ["ngram"])
-    fixed = min(world.seconds(f"static?length={n}&drafter=near", texts=6) for n in (2, 4, 6))
-    assert world.seconds("auto", texts=12) < fixed / 0.93
-    assert world.seconds("auto", texts=6) < 0.8 * world.seconds("none", texts=1)
-
-
 def test_a_drafter_that_is_right_in_one_half_of_the_texts_is_asked_in_that_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,14 +147,6 @@ def test_long_prompts_are_read_where_that_pays(monkeypatch: pytest.MonkeyPatch) 
     stage = Stage(monkeypatch, GOOD, texts=40, prompt=600)
     best = min(speed(stage, f"static?length={n}&drafter=good", 8) for n in (3, 6))
     assert 1.9 * speed(stage, "none", 8) < best < speed(stage, "auto", 8) / 0.97
-
-
-def test_no_prompt_is_read_for_the_few_tokens_that_an_answer_may_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Reading takes 12 ms for each of eight texts, which take 16 passes without it."""
-    stage = Stage(monkeypatch, GOOD, texts=40, tokens=16, prompt=600)
-    assert stage.seconds("auto", batch=8) < stage.seconds("none", batch=8) / 0.97
 
 
 def test_reading_in_the_first_round_of_a_text_has_its_price(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,22 +315,6 @@ def test_what_another_machine_learnt_of_seconds_is_let_go_of(
         spent.append(here.seconds(made))
     assert spent[1] < 1.02 * here.seconds("auto")
     assert spent[0] > 1.05 * spent[1]
-
-
-def test_a_copy_is_drafted_although_the_text_before_was_not_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The guard has called drafts off; then a text repeats itself."""
-
-    def words(history: Sequence[int]) -> Vector:
-        n, logits = len(history), np.zeros(V)
-        logits[history[-40] if n > 100 else (7 * n * n + n // 5) % V] = 30.0
-        return logits
-
-    world = World(monkeypatch, words, Sampled(), {}, ("a",))
-    _, loop, _ = world.run("auto", texts=2, tokens=300)
-    assert isinstance(loop.policy, AutoPolicy)
-    loop.policy.guards[0] = Guard(pause=PAUSE)
-    rounds = list(loop.run([PROMPT], Sampling(max_new_tokens=300)))
-    assert sum(len(r.tokens) for r in rounds) == 300 and len(rounds) < PAUSE
 
 
 def slow(times: int, seconds: float, usual: float) -> Iterator[float]:
