@@ -23,7 +23,7 @@ Inputs are not scaled: fold the scaling used in training into the first layer. `
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log, tanh
 from pathlib import Path
@@ -35,12 +35,11 @@ from numpy.typing import NDArray
 from ...core.drafts import Signals
 from ...core.stops import TOP
 from ...errors import UserError
-from ...writing import replacing
+from . import files
 
 FORMAT, VERSION = "draftwise-scorer", "1"
 INPUTS = TOP + 2
 DEEPEST = 64  # residual blocks: more would be a damaged number
-FLOATS = ("F16", "F32", "F64")
 DISCO = ("hidden.weight", "hidden.bias", "out.weight", "out.bias")
 Floats: TypeAlias = NDArray[np.float32]
 
@@ -111,8 +110,6 @@ class SpecDecPlus:
     drafter: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.layers <= DEEPEST:
-            raise UserError(f"{self.layers} residual blocks: a classifier has 0 to {DEEPEST}")
         *_, width = np.shape(self.out_weight) or (0,)
         self.blocks = tuple(
             (_checked(f"blocks.{i}.weight", w, (width, width)), _checked(f"blocks.{i}.bias", b, (width,)))
@@ -178,21 +175,12 @@ def features(now: Signals) -> Floats:
 
 
 def save(scorer: Scorer, path: str | os.PathLike[str]) -> None:
-    """Write a classifier, under another name first, so that a file is never half there."""
-    from safetensors.numpy import save as packed
-
-    metadata = {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": scorer.kind,
-        "layers": str(scorer.layers),
-        "width": str(scorer.width),
-        "drafter": scorer.drafter,
-    }
+    """Write a classifier."""
+    said = {"format": FORMAT, "version": VERSION, "kind": scorer.kind, "layers": str(scorer.layers)}
+    said |= {"width": str(scorer.width), "drafter": scorer.drafter}
     if isinstance(scorer, SpecDecPlus):
-        metadata["shared"] = "true" if scorer.repeat > 1 else "false"
-    with replacing(Path(path)) as part:
-        part.write_bytes(packed(scorer.tensors(), metadata=metadata))
+        said["shared"] = "true" if scorer.repeat > 1 else "false"
+    files.save(Path(path), scorer.tensors(), said)
 
 
 def load(path: str | os.PathLike[str], kind: str) -> Scorer:
@@ -201,66 +189,23 @@ def load(path: str | os.PathLike[str], kind: str) -> Scorer:
     Raises:
         UserError: no such file, one of another kind or version, or a damaged one.
     """
-    from safetensors import SafetensorError
-
-    try:
-        metadata, tensors = _read(Path(path).expanduser())
-        said = [metadata.get(key, "") for key in ("format", "version", "kind")]
-        if said != [FORMAT, VERSION, kind]:
-            raise UserError(f"it says {' '.join(said).strip() or 'nothing'} of itself")
-        scorer = _made(kind, metadata, tensors)
-        if scorer.width != _number(metadata, "width"):
-            raise UserError(f"width={metadata['width']} where the weights have {scorer.width}")
-    except (UserError, SafetensorError, OSError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(
-            f"cannot use the classifier {os.fspath(path)!r}: {reason}; "
-            f"give a file of {FORMAT} {VERSION}, kind {kind} (see draftwise.policies.classifiers.stopping)"
-        ) from None
-    return scorer
+    said = {"format": FORMAT, "version": VERSION, "kind": kind}
+    remedy = f"give a file of {FORMAT} {VERSION}, kind {kind} (see draftwise.policies.classifiers.stopping)"
+    return files.load(path, _disco if kind == Disco.kind else _specdecpp, said, "classifier", remedy)
 
 
-def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Any]]:
-    from safetensors import safe_open
-
-    if not path.is_file():
-        raise UserError("there is no such file")
-    with safe_open(path, framework="np") as file:
-        names = list(file.keys())
-        for name in names:
-            if (dtype := file.get_slice(name).get_dtype()) not in FLOATS:
-                raise UserError(f"{name} is {dtype}, which is none of {', '.join(FLOATS)}")
-        return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
+def _disco(said: Mapping[str, str], tensors: Mapping[str, Any]) -> Scorer:
+    return Disco(*(tensors[name] for name in DISCO), drafter=said.get("drafter", ""))
 
 
-def _made(kind: str, metadata: Mapping[str, str], tensors: Mapping[str, Any]) -> Scorer:
-    """Return the classifier of these tensors, which must be all that its metadata calls for and no others."""
-    layers, drafter = _number(metadata, "layers"), metadata.get("drafter", "")
-    if kind == Disco.kind:
-        if layers != Disco.layers:
-            raise UserError(f"layers={layers} where DISCO has {Disco.layers}")
-        return Disco(*_parts(tensors, DISCO), drafter=drafter)
-    shared = metadata.get("shared")
-    if layers > DEEPEST or shared not in ("true", "false"):
-        raise UserError(f"layers={layers}, shared={shared}: layers are 0 to {DEEPEST}, shared true or false")
-    own = min(layers, 1) if shared == "true" else layers
-    blocks = [f"blocks.{i}.{part}" for i in range(own) for part in ("weight", "bias")]
-    *parts, out_weight, out_bias = _parts(tensors, [*blocks, "out.weight", "out.bias"])
-    pairs = tuple(zip(parts[::2], parts[1::2], strict=True))
-    return SpecDecPlus(pairs, out_weight, out_bias, repeat=layers // own if own else 1, drafter=drafter)
-
-
-def _parts(tensors: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
-    if wrong := sorted(tensors.keys() ^ set(names)):
-        raise UserError(f"{wrong[0]} {'is missing' if wrong[0] in names else 'does not belong there'}")
-    return [tensors[name] for name in names]
-
-
-def _number(metadata: Mapping[str, str], key: str) -> int:
-    text = metadata.get(key, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 9):
-        raise UserError(f"{key}={text!r} is not a whole number")
-    return int(text)
+def _specdecpp(said: Mapping[str, str], tensors: Mapping[str, Any]) -> Scorer:
+    layers, is_shared = int(said["layers"]), said["shared"] == "true"
+    if not 0 <= layers <= DEEPEST:
+        raise UserError(f"layers={layers}: a classifier has 0 to {DEEPEST} residual blocks")
+    own = min(layers, 1) if is_shared else layers
+    blocks = [(tensors[f"blocks.{i}.weight"], tensors[f"blocks.{i}.bias"]) for i in range(own)]
+    repeat, drafter = layers // own if own else 1, said.get("drafter", "")
+    return SpecDecPlus(tuple(blocks), tensors["out.weight"], tensors["out.bias"], repeat, drafter)
 
 
 def _checked(name: str, array: Any, shape: tuple[int, ...]) -> Floats:
