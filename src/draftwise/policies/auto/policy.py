@@ -225,26 +225,28 @@ class AutoPolicy:
             played = self.index[best.drafter, best.width, best.length]
             decision = Decision(played, 1.0, rules(rule, best.prefix_length), best.hand_overs)
         if batch == 1:
-            player = -1 if best is None or paused else self.cascades.get(best.drafter, best.drafter)
-            for i, at in enumerate(text.contexts):
-                if i != player and (at or not self.looks_up[i]):  # it could have drafted
-                    self.draft_price(i).left_out()
-            for i in self.trees:
-                if i != player or best is None or best.width == 1:
-                    self.draft_price(i, self.width).left_out()
+            self._leave_out(text, None if paused else best)
         if self.reasons is not None:
             arm = self.arms[decision.arm]
             self.reasons.append(Reason(context.position, rate, arm, tuple(candidates), paused))
         return decision
+
+    def _leave_out(self, text: Text, best: Candidate | None) -> None:
+        """Count a round for those that could have drafted in it and did not."""
+        player = self.cascades.get(best.drafter, best.drafter) if best else -1
+        for i, at in enumerate(text.contexts):
+            if i != player and (at or not self.looks_up[i]):
+                self.draft_price(i).left_out()
+        for i in self.trees:
+            if i != player or best is None or best.width == 1:
+                self.draft_price(i, self.width).left_out()
 
     def _text(self, context: Context) -> Text:
         """Return the state of a request, with its hints of this round.
 
         A lookup's context is the length of its match, that of all models the longest match of any lookup.
         """
-        text = self.texts.get(context.request)
-        if text is None:
-            text = self.texts[context.request] = Text([])
+        text = self.texts.setdefault(context.request, Text([]))
         hints, lookups = context.hints, self.looks_up
         own = [
             match_length(hints.get(name, 0.0)) if lookups[i] else 0 for i, name in enumerate(self.drafters)
