@@ -80,22 +80,6 @@ ADDING: list[tuple[Callable[[], Any], Step]] = [
 ]
 
 
-@pytest.mark.parametrize(("new", "step"), ADDING, ids=[type(new()).__name__ for new, _ in ADDING])
-def test_two_that_learnt_apart_know_what_one_knows_that_saw_it_all(
-    new: Callable[[], Any], step: Step
-) -> None:
-    parts, whole = [new(), new(), new()], new()
-    for k, part in enumerate(parts):
-        for learner in (part, whole):
-            rng = Random(k)
-            for _ in range(5 + 20 * k):
-                step(learner, rng)
-    merged = new()
-    combine(merged, parts)
-    assert close(dump(merged), dump(whole))
-    assert not close(dump(merged), dump(parts[2]))
-
-
 def test_regrets_add_up_and_the_weights_are_theirs() -> None:
     parts = [NormalHedge(K), NormalHedge(K)]
     for k, part in enumerate(parts):

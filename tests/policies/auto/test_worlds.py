@@ -12,8 +12,6 @@ import pytest
 from draftwise.core.loop import Loop
 from draftwise.core.round import Round
 from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.catalogue import Method, method
-from draftwise.state.numbers import dump, load, restart
 from studies.speed.batches import speed
 from tests.effort import some
 from tests.policies.auto import drawn, script
@@ -274,47 +272,6 @@ def _halves(rounds: Sequence[Round], seconds: float) -> tuple[Counter[str], Coun
 
 
 # -- memory --------------------------------------------------------------------------------------------
-
-
-def test_what_was_learnt_is_saved_restored_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restored, the first rounds are played with what was known; in another world it is soon let go of."""
-    stage = Stage(monkeypatch, GOOD | {"bad": always(0.02)}, texts=8)
-    taught = method("auto", ["good", "bad"])
-    stage.run(taught)
-    saved = dump(taught.policy)
-
-    def restored() -> Method:
-        fresh = method("auto", ["good", "bad"])
-        load(fresh.policy, saved)
-        return fresh
-
-    again = Stage(monkeypatch, GOOD | {"bad": always(0.02)}, texts=1, seed=1)
-    _, _, rounds = again.run(restored())
-    assert [r.arm.drafter for r in rounds[:20]] == ["good"] * 20
-    assert again.run("auto")[2][0].arm.drafter == "none"
-    swapped = Stage(monkeypatch, {"good": always(0.02), "bad": always(0.75)}, texts=16, seed=2)
-    _, _, rounds = swapped.run(restored())
-    late = Counter(r.arm.drafter for r in rounds[len(rounds) // 2 :])
-    assert rounds[0].arm.drafter == "good" and late["bad"] > 0.9 * late.total()
-
-
-@pytest.mark.parametrize("factor", [0.3, 4.0])
-def test_what_another_machine_learnt_of_seconds_is_let_go_of(
-    monkeypatch: pytest.MonkeyPatch, factor: float
-) -> None:
-    """At `factor` times the seconds of a pass, as fast as from nothing; with the old seconds, it is not."""
-    taught, there = method("auto", ["good"]), Prices(target=lambda tokens: factor * 10e-3, token=9e-3)
-    Stage(monkeypatch, GOOD, there, texts=4).run(taught)
-    saved, here = dump(taught.policy), Stage(monkeypatch, GOOD, texts=4, seed=1)
-    spent = []
-    for told in (False, True):
-        made = method("auto", ["good"])
-        load(made.policy, saved)
-        if told:
-            restart(made.policy)
-        spent.append(here.seconds(made))
-    assert spent[1] < 1.02 * here.seconds("auto")
-    assert spent[0] > 1.05 * spent[1]
 
 
 def slow(times: int, seconds: float, usual: float) -> Iterator[float]:

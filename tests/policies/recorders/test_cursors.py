@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from math import isclose
 
-import numpy as np
 import pytest
 
-from draftwise.core.arms import Arm, Stop
+from draftwise.core.arms import Stop
 from draftwise.core.drafts import Signals
-from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Grade
-from draftwise.core.sampling import Sampling
-from draftwise.policies.catalogue.compose import fixed
 from draftwise.policies.recorders.cursors import FORMS, Cursor, window
-from draftwise.testing.distributions import Distribution as Logits
-from draftwise.testing.drafter import SimDrafter
-from draftwise.testing.target import SimTarget
 from studies.theory.enumeration import (
     Chain,
     Distribution,
@@ -31,7 +24,6 @@ from studies.theory.enumeration import (
     near,
     random_distribution,
     rounds,
-    signals,
     texts,
 )
 from studies.theory.estimators import seen, steps, windows
@@ -217,41 +209,3 @@ def test_a_text_that_ends_cuts_every_chunk() -> None:
         )
         assert mean == pytest.approx(truth, abs=1e-12)
     assert truth < chunk(P, drafter) - 0.1
-
-
-# -- the loop's own rounds -------------------------------------------------------------------------
-
-
-def logits(distribution: Distribution) -> Logits:
-    return lambda history: np.log(distribution(tuple(history)))
-
-
-@pytest.mark.parametrize(
-    "stops",
-    [(Stop(),), (Stop("svip", 0.9),), (Stop("cumulative", 0.4),), (Stop("max-confidence", 0.5), Stop())],
-    ids=lambda stops: stops[0].rule,
-)
-@pytest.mark.parametrize("length", [0, 1, 4])
-def test_under_greedy_a_cursor_stands_where_the_loops_round_ends(
-    length: int, stops: tuple[Stop, ...]
-) -> None:
-    p, q = (
-        random_distribution(6, 11, sharp=2.0),
-        near(random_distribution(6, 11, sharp=2.0), random_distribution(6, 12), 0.4),
-    )
-
-    team = {"sim": SimDrafter(logits(q), sampled=False)}
-    made = fixed(Arm("sim", length, stop=stops))
-    loop = Loop(SimTarget(logits(p), 6), team, made.policy, made.recorder)
-    own = list(loop.run([[1]], Sampling(max_new_tokens=40)))
-    text = tuple(t for r in own for t in r.tokens)
-    cursor, at, lengths = Cursor(length, stops=stops), 0, []
-    for i, token in enumerate(text):
-        row = q((1, *text[:i]))
-        right = float(row.argmax() == token)
-        at += 1
-        if cursor.step(Grade(right, right, signals(row, int(row.argmax())))) == 1.0:
-            lengths.append(at)
-            at = 0
-    assert lengths + [at] * (at > 0) == [len(r.tokens) for r in own]
-    assert len(own) < 40 or length == 0
