@@ -17,7 +17,7 @@ from draftwise.policies.arms import tapout_rules
 from draftwise.policies.bandit import BanditPolicy, ContextPolicy, ExpertPolicy
 from draftwise.policies.learners.hedge import Hedge, NormalHedge
 from draftwise.policies.learners.linucb import LinUCB
-from draftwise.policies.tokens import BetaBank, Separate, TokenPolicy
+from draftwise.policies.tokens import Separate, TokenPolicy
 
 RNG = Random(0)
 
@@ -87,14 +87,6 @@ def token_policy(length: int) -> TokenPolicy:
 def scripts(policy: TokenPolicy) -> list[Script]:
     assert isinstance(policy.bank, Separate)
     return [learner for learner in policy.bank.learners if isinstance(learner, Script)]
-
-
-def test_every_position_has_its_own_learner_and_hears_whether_its_token_was_accepted() -> None:
-    policy = token_policy(3)
-    decision = policy.choose(Context(), RNG)
-    assert decision.stops == (tapout_rules()[0],) * 3
-    policy.learn(Feedback(0, decision, (Outcome(0, accepted=1, drafted=3),)))
-    assert [s.heard for s in scripts(policy)] == [[(0, 1.0, 1.0)], [(0, 0.0, 1.0)], [(0, 0.0, 1.0)]]
 
 
 def test_a_choice_that_no_draft_reached_stands() -> None:
@@ -200,25 +192,6 @@ def test_transformers_heuristic_length(transient: bool) -> None:
     assert [play(0, 99), play(0, 99), play(0, 99), play(0, 0), play(0, 0)] == [4, 6, 8, 8, 7]
     policy.close(0)
     assert play(1, 0) == (4 if transient else 6)
-
-
-def test_the_bank_samples_from_the_beta_posterior_of_each_place() -> None:
-    """The share of each arm, against P(Beta(a, b) > Beta(c, d)): for whole numbers a fraction, by hand."""
-    exact = (((3, 2), (2, 2), 22 / 35), ((2, 5), (3, 3), 13 / 66), ((20, 4), (30, 9), 807046333 / 1078674285))
-    for (a, b), (c, d), share in exact:
-        bank = BetaBank(2, 3)
-        bank.successes[2:4], bank.failures[2:4] = [float(a), float(c)], [float(b), float(d)]
-        rng, n = Random(5), 4000
-        first = sum(bank.choose(2, rng)[1] == 0 for _ in range(n)) / n
-        assert abs(first - share) < 4 * (share * (1 - share) / n) ** 0.5
-
-
-def test_the_bank_counts_successes_and_failures_by_place() -> None:
-    bank = BetaBank(3, 2)
-    for chosen, accepted in (([0, 1], 1), ([2, 2], 2), ([0, 0], 1)):
-        bank.update(chosen, accepted)
-    assert bank.successes == [3.0, 1.0, 2.0, 1.0, 1.0, 2.0]
-    assert bank.failures == [1.0, 1.0, 1.0, 2.0, 2.0, 1.0]
 
 
 def test_linucb_plays_every_arm_once_however_well_the_first_one_pays() -> None:

@@ -168,14 +168,8 @@ class Planner:
     draft: a depth whose tokens gain less than it takes is given back, and a drafter whose call costs more
     than its drafts gain is left out.
 
-    Attributes:
-        passes: what a pass takes.
-        rate: tokens that a second is worth.
-        batch: requests of the round.
-        padded: whether all rows of a pass have the length of the longest.
-        lengths: the lengths that a draft may have.
-        widths: nodes of each drafter's tree for a token of its depth.
-        calls: each drafter's seconds of a call: its start, and each token of its longest draft.
+    A second is worth `rate` tokens; `widths` are the nodes of each drafter's tree for a token of its depth,
+    `calls` each drafter's seconds of a call: its start, and each token of its longest draft.
     """
 
     passes: PassPrice

@@ -61,18 +61,14 @@ class AutoPolicy:
 
     A token of a draft is worth the chance that it is accepted, with all before it; it costs what it adds to
     the seconds of the drafter and of the target pass, times the `rate`: the recent tokens per second at
-    places of this kind, and never less than that of plain decoding. With one kind of state this rule
-    maximises total tokens over total seconds (Dinkelbach 1967; the ratio objective of renewal rewards;
-    docs/explanation/auto.md). A model whose confidence is calibrated stops its draft as soon as one more
-    token is worth less than it costs. In a batch all requests share the drafters' calls and the pass
-    (`Planner`).
+    places of this kind, and never less than that of plain decoding (Dinkelbach 1967;
+    docs/explanation/auto.md). In a batch all requests share the drafters' calls and the pass (`Planner`).
 
-    `looks_up` says which drafters are lookups, known by their drafts; the recorder corrects it in the first
-    round. `cascades` maps each cascade to the drafter that begins its drafts; they are weighed where a plain
-    pass takes `cascades_from` seconds. `trees` maps each drafter that may draft trees, for single greedy
-    requests, to the place of their prices behind those of all chains: nodes of a tree are not sampled, so
-    that a sampled chain's chances say little of them. `reasons`, if it is a list, gets an entry for
-    each choice.
+    `looks_up` says which drafters are lookups; the recorder corrects it in the first round. `cascades` maps
+    each cascade to the drafter that begins its drafts; they are weighed where a plain pass takes
+    `cascades_from` seconds. `trees` maps each drafter that may draft trees to the place of their prices
+    behind those of all chains; for greedy requests only, since nodes of a tree are not sampled, so that a
+    sampled chain's chances say little of them. `reasons`, if it is a list, gets an entry for each choice.
     """
 
     arms: tuple[Arm, ...]
