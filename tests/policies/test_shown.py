@@ -16,6 +16,8 @@ from draftwise.state.numbers import dump
 
 POLICIES = [one.name for one in describe("policies") if one.name not in ("disco", "specdecpp", "router")]
 
+TELLING = {"auto", "ucb1", "metasd-ucb", "hedgespec", "linucb", "exp3spec"}
+
 
 def played(name: str, *, looks: bool) -> tuple[Any, list[int], Any]:
     """A policy after some rounds of three requests, what it chose, and what it knows."""
@@ -42,15 +44,11 @@ def test_a_look_changes_nothing(name: str) -> None:
     _, others, same = played(name, looks=False)
     assert (chosen, known) == (others, same)
     arms = len(policy.arms)
+    assert isinstance(policy, Valuer) or name not in TELLING
     if isinstance(policy, Valuer):
         told = policy.values()
         assert len(told.values) == arms and len(told.seconds) in (0, arms)
         assert any(value is not None for value in told.values)
-
-
-def test_most_policies_tell() -> None:
-    silent = {name for name in POLICIES if not isinstance(method(name, ["a", "b"]).policy, Valuer)}
-    assert {"auto", "ucb1", "metasd-ucb", "hedgespec", "linucb", "exp3spec"} <= set(POLICIES) - silent
 
 
 def test_one_learner_for_each_request_is_shown_by_the_mean() -> None:

@@ -148,31 +148,6 @@ def test_a_new_model_of_a_batch_is_graded_on_what_takes_least(
     assert drafted <= set(graded[0]), "no other text is read for the first drafts"
 
 
-def test_an_expensive_grading_makes_nothing_more_known_of_a_new_model() -> None:
-    """A brief one goes beyond the budget, for four tokens of each of two texts, until the model is known."""
-    cases = ((1e-3, 4, 3, True), (8e-3, 4, 3, False), (1e-3, 3, 3, False), (1e-3, 4, 2 * ENOUGH, False))
-    for seconds, tokens, tests, more in cases:
-        policy = AutoPolicy(*team(["bad"], LENGTHS))
-        for _ in range(tests):
-            policy.acceptance[0].learn(0, (0.0,))
-        recorder = AutoRecorder(policy, models=[0], total=1.0, rounds=100, first=1.0, grading=1.0)
-        for k in (1, 2):
-            recorder.cost.add(k, seconds)
-        jobs: list[GradeJob] = []
-        graders: Any = SimpleNamespace(
-            graded_seconds=0.0,
-            grade=lambda name, more, jobs=jobs: jobs.extend(more),  # it fails
-        )
-        pairs: list[tuple[RoundRecord, GradingState]] = []
-        for k in range(2):
-            request = SimpleNamespace(id=k, disabled=set(), done=False, tokens=[0] * tokens)
-            policy.texts[k] = Text([0])
-            seen: Any = SimpleNamespace(request=request)
-            pairs.append((seen, GradingState(0, end=tokens, waiting={0: tokens})))
-        recorder._grade(pairs, graders)
-        assert bool(jobs) is more, (seconds, tokens, tests)
-
-
 def test_rounds_that_are_left_out_are_not_looked_at_and_decide_drafts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
