@@ -254,15 +254,6 @@ def test_a_drafter_that_dies_is_left_for_the_next_best(monkeypatch: pytest.Monke
     assert early["best"] > 100 and late["best"] < 40 and late["second"] > 0.8 * late.total()
 
 
-def test_a_drafter_that_joins_is_heard_of_and_played(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is worth nothing up to the tenth text, and then the best there is."""
-    models = {"old": always(0.4), "new": lambda text, at, rng: 0.9 * (text >= 10)}
-    _, _, rounds = Stage(monkeypatch, models, texts=40).run("auto")
-    played = Counter((r.request // 10, r.arm.drafter) for r in rounds)
-    assert played[0, "new"] < 10 and played[0, "old"] > 300
-    assert played[3, "new"] > 5 * played[3, "old"]
-
-
 def _halves(rounds: Sequence[Round], seconds: float) -> tuple[Counter[str], Counter[str]]:
     spent, early, late = 0.0, Counter[str](), Counter[str]()
     for r in rounds:
