@@ -33,7 +33,7 @@ from draftwise.state.numbers import dump
 from studies.common.command import command, start
 from studies.speed.without import PARTS, without
 from tests.measure.trace import sims
-from tests.policies.auto import script, world
+from tests.policies.auto import drawn, script
 from tests.state.test_merge import ADDING
 
 PAGE = "CONTRIBUTING.md"
@@ -142,13 +142,12 @@ def worlds() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def sampled() -> Iterator[tuple[str, dict[str, Any]]]:
-    """`auto` at temperature 1, with two models and two lookups, on text that changes its distribution."""
-    text = world.phases([world.EASY, world.HARD], 40)
-    models = {"good": world.mixed(world.EASY, world.table(2, 0.3), 0.9), "bad": world.table(3, 1.0)}
+    """`auto` at temperature 1, with two models and two lookups."""
+    right = {"good": script.always(0.75), "bad": script.always(0.02)}
     with pytest.MonkeyPatch.context() as patch:
         for batch in BATCHES[:3]:
-            played = world.World(patch, text, world.Prices(), models, ["ngram", "suffix"])
-            _, loop, rounds = played.run("auto", texts=8, batch=batch)
+            stage = drawn.Stage(patch, right, lookups=["ngram", "suffix"], texts=8)
+            _, loop, rounds = stage.run("auto", batch=batch)
             yield f"temperature 1, batch {batch}: auto", hashed(loop, iter(rounds), [])
 
 

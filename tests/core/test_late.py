@@ -331,10 +331,10 @@ def test_auto_learns_what_each_round_took_by_its_own_decision() -> None:
         decided.append((spy._policy.texts[0].matched, spy._policy.trial))
         return decision
 
-    def note_costs(self: Any, cost: Any, *rest: Any, **named: Any) -> None:
-        costs.append(cost.target)
-        learned.append((0 in named["matched"], named["is_trial"]))
-        spent(self, cost, *rest, **named)
+    def note_costs(self: Any, of_round: Any, reading: float) -> None:
+        costs.append(of_round.cost.target)
+        learned.append((0 in of_round.matched, of_round.is_trial))
+        spent(self, of_round, reading)
 
     spy.choose = note_choice
     with patched(type(spy._policy), "spent", note_costs):

@@ -1,26 +1,33 @@
-"""Every named policy: it builds, its options work, and the text stays the target's own with all of them."""
+"""Every named policy: its options, what it tells, and that the text stays the target's own."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 
 from draftwise import registry
+from draftwise.build import decide
+from draftwise.core.arms import Context
 from draftwise.core.loop import Loop
-from draftwise.core.outcomes import Feedback, Outcome
+from draftwise.core.outcomes import Feedback, Outcome, RoundCost
 from draftwise.core.request import Request
-from draftwise.core.roles import Drafter, Graders, RoundRecord
+from draftwise.core.roles import Drafter, Graders, RoundRecord, Valuer
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.together import TogetherDrafter
-from draftwise.errors import UserError
+from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.policies.arms import LONGEST
 from draftwise.policies.catalogue import method
-from draftwise.policies.recorders.bandit import reward
 from draftwise.registry.entries import describe
+from draftwise.specs import parse_policy
+from draftwise.state.numbers import dump
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -50,12 +57,9 @@ MORE = [
     "hf-threshold?refit=false&drafter=bad",
     "linucb?arms=drafters*lengths&lengths=0,1,3",
 ]
-CONTRACT = """
-none static ucb1 random max-confidence svip svip-difference adaedl logit-margin hf-heuristic hf-threshold
-disco specdecpp tapout-seq-ucb1 tapout-seq-ucbtuned tapout-seq-ts tapout-token-ucb1 tapout-token-ts
-metasd-ucb metasd-exp3 metasd-sh metasd-petc metasd-ducb metasd-swucb ucbspec exp3spec hedgespec
-hedgespec-hedge linucb draft-all
-"""
+
+
+NO_STOPS = ("confidence(", "confidence()", "confidence(nan)", "svip(inf)", "svip(0.6")
 
 
 def team() -> dict[str, Drafter]:
@@ -75,10 +79,6 @@ def make(policy: str) -> Loop:
     return Loop(SimTarget(markov(P), V), drafters, chosen.policy, chosen.recorder)
 
 
-def test_every_name_of_the_contract_is_there() -> None:
-    assert set(CONTRACT.split()) <= set(registry.names("policies"))
-
-
 def test_every_policy_says_what_it_is_where_it_comes_from_and_what_its_options_set() -> None:
     ours = {"baseline", "Draftwise", "Transformers (assisted generation)"}
     for entry in describe("policies"):
@@ -87,6 +87,34 @@ def test_every_policy_says_what_it_is_where_it_comes_from_and_what_its_options_s
             r"\((arXiv \d{4}\.\d{5}|arXiv 1003.0146|doi 10\.)", entry.origin
         ), entry
         assert all(option.help for option in entry.options.values()), entry
+
+
+WHOLE = ("-2", "-1", "0", "1", "2", str(LONGEST), str(LONGEST + 1), str(10**9))
+REAL = ("-1e9", "-1.5", "-0.5", "0", "0.5", "1", "1.5", "1e9", "1e300")
+
+
+def numbers() -> Iterator[str]:
+    """Every numeric option of every policy, at values within its range and outside."""
+    for name in NAMES:
+        for option, parameter in registry.options_of(registry.load("policies", name)).items():
+            if type(parameter.default) in (int, float):
+                for value in WHOLE if type(parameter.default) is int else REAL:
+                    yield f"{name}?{option}={value}"
+
+
+@pytest.mark.parametrize("spec", some([*numbers()], 5))
+def test_a_number_is_refused_in_one_line_or_plays(spec: str) -> None:
+    try:
+        loop = make(spec)
+    except UserError as error:
+        assert "\n" not in str(error) and spec.partition("?")[2].partition("=")[0] in str(error)
+        return
+    request = loop.add(list(PROMPT), Sampling(max_new_tokens=40, temperature=1.0))
+    while loop.open:
+        for round in loop.step():
+            assert not round.fault and not (chance := round.decision.propensity) <= 0.0, chance
+            assert not chance > 1.0 + 1e-9, "NaN where it is not known"
+    assert request.position == 40
 
 
 @pytest.mark.parametrize("policy", some([*NAMES, *MORE], 5))
@@ -122,6 +150,10 @@ def test_a_request_leaves_nothing_behind(policy: str) -> None:
         ("hedgespec?form=mean", "form=mean"),
         ("hedgespec?play=worst", "play=worst"),
         ("hedgespec?every=16&form=rb", "form=ratio"),
+        ("hedgespec?windows=some", "windows=some: choose from cursor, all, rounds"),
+        ("hedgespec?every=0", "every=0: give 1 or more"),
+        ("hedgespec?loss=acceptance", "use windows=all"),
+        ("hedgespec?censored=weight", "use windows=rounds"),
         ("hedgespec-hedge?rate=-1", "rate=-1"),
         ("hedgespec?memory=0", "memory=0"),
         ("svip?form=mine", "form=mine"),
@@ -131,17 +163,12 @@ def test_a_request_leaves_nothing_behind(policy: str) -> None:
         ("draft-all?length=-2", "length=-2"),
         ("metasd-exp3?beta=1", "beta"),
         ("disco?model=/nowhere", "no such file"),
+        *((f"static?stop={stop}", r"is not a number; write svip\(0.6\)") for stop in NO_STOPS),
     ],
 )
 def test_bad_options_are_named(policy: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         method(policy, ["good", "bad"])
-
-
-def test_block_divergence_is_the_sum_of_overlaps_over_the_longest_draft() -> None:
-    value = reward("block-divergence")(Outcome(0, 1, 4, overlaps=(0.8, 0.2, 0.4, 0.6)), 5)
-    assert value == pytest.approx(0.4)  # 2 of 5
-    assert reward("block-divergence")(Outcome(0, 0, 0), 5) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -174,3 +201,73 @@ def test_the_overlap_of_a_round_is_that_of_the_raw_laws_whatever_the_settings(
         (token,) = seen.draft.tokens
         overlap = P[at, token] if distribution is None else np.minimum(P[at], distribution[at]).sum()
         assert seen.outcome.overlap == pytest.approx(overlap)
+
+
+# -- what displays are told ---------------------------------------------------------------------------------
+
+TELLING = {"auto", "ucb1", "metasd-ucb", "hedgespec", "linucb", "exp3spec"}
+
+
+def played(name: str, *, looks: bool) -> tuple[Any, list[int], Any]:
+    """A policy after some rounds of three requests, what it chose, and what it knows."""
+    policy: Any = method(name, ["a", "b"]).policy
+    rng, outcomes, chosen = Random(1), Random(2), []
+    for at in range(60):
+        request = at % 3
+        decision = policy.choose(Context(request, 1, at, hints={"a": 3.0, "b": 1.0}), rng)
+        chosen.append(decision.arm)
+        arm = policy.arms[decision.arm]
+        accepted = outcomes.randint(0, arm.length)
+        reward, spent = accepted / max(1, arm.length), RoundCost(0.001, 0.01, 1 + arm.length)
+        done = Outcome(decision.arm, accepted, arm.length, 0.011, reward=reward, cost=spent)
+        losses = tuple(outcomes.random() for _ in policy.arms)
+        policy.learn(Feedback(request, decision, (done,), losses))
+        if looks and isinstance(policy, Valuer):
+            policy.values(1 + at % 5)
+    return policy, chosen, dump(policy)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_look_changes_nothing(name: str) -> None:
+    policy, chosen, known = played(name, looks=True)
+    _, others, same = played(name, looks=False)
+    assert (chosen, known) == (others, same)
+    arms = len(policy.arms)
+    assert isinstance(policy, Valuer) or name not in TELLING
+    if isinstance(policy, Valuer):
+        told = policy.values()
+        assert len(told.values) == arms and len(told.seconds) in (0, arms)
+        assert any(value is not None for value in told.values)
+
+
+def test_one_learner_for_each_request_is_shown_by_the_mean() -> None:
+    policy, _, _ = played("metasd-ucb", looks=False)
+    told = [learner.estimates() for learner in policy.learners.values()]
+    assert len(told) == 3
+    assert policy.values().values == tuple(
+        pytest.approx(sum(column) / 3) for column in zip(*told, strict=True)
+    )
+    for request in range(3):
+        policy.close(request)
+    assert policy.values().values == (None,) * len(policy.arms)
+
+
+# -- a model's stop rules over a lookup -------------------------------------------------------------------
+
+LOOKUPS_FIRST = {name: team()[name] for name in ("ngram", "suffix", "good")}
+
+
+@pytest.mark.parametrize("policy", ["tapout-seq-ucb1", "tapout-token-ts", "svip", "disco", "ucb1?arms=stops"])
+def test_a_rule_for_models_over_a_lookup_is_mentioned(policy: str) -> None:
+    with pytest.warns(DraftwiseWarning, match=rf"rules of {policy[:4]}.*ngram has only the frequencies"):
+        decide(parse_policy(policy), LOOKUPS_FIRST, None, {})
+
+
+@pytest.mark.parametrize(
+    "policy",
+    ["auto", "static-5", "ucbspec", "hedgespec", "tapout-seq-ucb1?drafter=good", "svip?drafter=good"],
+)
+def test_other_policies_and_drafters_are_not(policy: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DraftwiseWarning)
+        decide(parse_policy(policy), LOOKUPS_FIRST, None, {})

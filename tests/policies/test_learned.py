@@ -91,6 +91,9 @@ def test_what_cannot_run_is_refused_at_the_start(file: Any, policy: Any) -> None
             policy(["a"], model=file(kind), threshold=threshold)
     with pytest.raises(UserError, match="length=0"):
         policy(["a"], model=file(kind), length=0)
+    for shortest in (0, 21):
+        with pytest.raises(UserError, match=f"shortest={shortest}&length=20"):
+            specdecpp(["a"], model=file("specdecpp"), shortest=shortest)
 
 
 def test_a_drafter_without_hidden_states_is_refused_by_name(file: Any) -> None:
@@ -100,12 +103,6 @@ def test_a_drafter_without_hidden_states_is_refused_by_name(file: Any) -> None:
         assert name in str(caught.value)
     assert specdecpp(["ngram", "zoo:general"], model=file("specdecpp"), drafter="zoo:general")
     assert specdecpp(["lm:folder"], model=file("specdecpp"))
-
-
-@pytest.mark.parametrize("shortest", [0, 21])
-def test_the_bounds_are_checked(file: Any, shortest: int) -> None:
-    with pytest.raises(UserError, match=f"shortest={shortest}&length=20"):
-        specdecpp(["a"], model=file("specdecpp"), shortest=shortest)
 
 
 # -- where drafts end ------------------------------------------------------------------------------------
@@ -179,23 +176,6 @@ def general() -> Any:
     return load_model("zoo:general")
 
 
-@pytest.mark.parametrize("kind", RULES)
-def test_drafts_of_the_bundled_model_end_where_the_classifier_says(general: Any, kind: str) -> None:
-    texts = [[Random(i).randrange(5, 4000) for _ in range(4 + 11 * i)] for i in range(6)]
-    seed, scale = {"disco": (10, 0.8), "specdecpp": (3, 0.3)}[kind]
-    rules = [RULES[kind](192, seed + i, scale) for i in range(6)]
-    drafter = LMDrafter(general, 4096)
-    requests = [request(i, text, 3) for i, text in enumerate(texts)]
-    drafts = drafter.draft([Job(r, 8, (rule,)) for r, rule in zip(requests, rules, strict=True)])
-    ends = set()
-    for text, rule, draft in zip(texts, rules, drafts, strict=True):
-        tokens, rows, states = own_rows(general, text, 8)
-        end = by_hand(rule, rows, states, len(text) - 3)
-        assert list(draft.tokens) == tokens[:end]
-        ends.add(end)
-    assert len(ends) > 2, "the classifiers must differ"
-
-
 @pytest.mark.parametrize("name", ["llama", "gemma2-window", "gpt2", "gpt-neox", "qwen3-window"])
 def test_hidden_states_are_those_that_transformers_reports(name: str) -> None:
     attention = "eager" if name == "gemma2-window" else "sdpa"
@@ -209,13 +189,6 @@ def test_hidden_states_are_those_that_transformers_reports(name: str) -> None:
         for now, state in zip(draft.signals, states, strict=True):
             assert now.hidden.dtype == np.float32
             np.testing.assert_allclose(now.hidden, state, atol=1e-4)
-
-
-def test_nothing_is_kept_that_no_rule_reads() -> None:
-    drafter = LMDrafter(model("llama"), VOCAB)
-    (draft,) = drafter.draft([Job(request(0, [3, 4], 1), 3, (Stop("svip", 99.0),))])
-    assert drafter.hidden is None
-    assert all(s.hidden is None and s.top == () for s in draft.signals)
 
 
 def test_graded_tokens_carry_what_drafted_ones_do() -> None:

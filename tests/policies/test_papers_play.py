@@ -7,22 +7,18 @@ without chance must be the formula's own; drawn ones must have had its chance or
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from math import ceil, e, exp, inf, log, log2, sqrt
-from pathlib import Path
+from math import ceil, e, inf, log, log2, sqrt
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
-from draftwise.core import stops
 from draftwise.core.arms import Context, Decision
-from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.policies.arms import tapout_rules
-from draftwise.policies.bandit import BanditPolicy, ExpertPolicy
+from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
-from draftwise.policies.classifiers.stopping import Disco, save
 from draftwise.policies.recorders.bandit import Bandit
 from draftwise.policies.tokens import BetaBank, TokenPolicy
 
@@ -326,62 +322,3 @@ def test_a_drafter_is_drawn_by_its_weight(name: str, formula: Callable[[Real, Re
         assert decision.propensity == pytest.approx(chances[t, decision.arm], rel=1e-6), t
         policy.learn(Feedback(0, decision, losses=tuple(losses[t].tolist())))
     assert len(set(chances[1:].argmax(1))) > 1
-
-
-def test_disco_stops_where_its_network_says(tmp_path: Path) -> None:
-    """DISCO: FFN(ten largest probabilities, their entropy, the position) < tau, for 1,000 tokens."""
-    rng = np.random.default_rng(0)
-    a, b, c, d = (rng.normal(size=shape).astype("float32") for shape in ((8, 12), 8, (1, 8), 1))
-    a[:, 11] /= 20  # of positions up to 60
-    save(Disco(a, b, c, d), tmp_path / "disco.safetensors")
-    decision = method(f"disco?model={tmp_path / 'disco.safetensors'}&threshold=0.9", ["a"]).policy.choose(
-        Context(), Random(0)
-    )
-    answers = []
-    for _ in range(ROUNDS):
-        row = np.sort(rng.dirichlet(np.full(20, 0.2)))[::-1][:10]
-        place, entropy = int(rng.integers(60)), -(row[row > 0] * np.log(row[row > 0])).sum()
-        hidden = np.maximum(a @ np.array([*row, entropy, place]) + b, 0.0)
-        chance = 1 / (1 + exp(-float((c @ hidden)[0] + d[0])))
-        signals = Signals(row[0], row[1], 0.0, row[0], place, tuple(row))
-        answers.append(stops.stop(decision.stops[0], signals, position=3, previous=None, joint=1.0))
-        assert answers[-1] == (chance < 0.9)
-    assert 100 < sum(answers) < 900
-
-
-@pytest.mark.parametrize(
-    ("name", "anew"),
-    [
-        *((f"metasd-{x}", True) for x in ("ucb", "exp3", "sh", "petc", "ducb", "swucb")),
-        ("ucbspec", True),
-        ("exp3spec", True),
-        ("ucb1", False),
-        ("tapout-seq-ucb1", False),
-        ("tapout-seq-ucbtuned", False),
-        ("tapout-seq-ts", False),
-    ],
-)
-def test_what_is_learnt_stays_in_its_text_where_the_paper_says_so(name: str, anew: bool) -> None:
-    policy, recorder = bandit(name)
-    untaught = [float(x) for x in policy._learner(99).estimates()]
-    policy.close(99)
-    rng, outcome = Random(0), outcomes(1, len(policy.arms))
-    for _ in range(30):
-        decision = policy.choose(Context(request=1), rng)
-        hear(policy, recorder, decision, outcome(decision.arm), 1)
-    assert policy._learner(1).estimates() != untaught
-    assert (policy._learner(2).estimates() == untaught) is anew
-    assert max(policy._learner(2).estimates()) < inf
-
-
-@pytest.mark.parametrize("name", ["hedgespec", "hedgespec-hedge"])
-@pytest.mark.parametrize("per_query", [True, False])
-def test_full_information_stays_in_its_text_too(name: str, per_query: bool) -> None:
-    policy = method(f"{name}?per_query={str(per_query).lower()}", ["a", "b", "c"]).policy
-    assert isinstance(policy, ExpertPolicy)
-    for _ in range(20):
-        policy.learn(Feedback(1, Decision(0), losses=(0.9, 0.1, 0.9)))
-    learnt, other = policy._learner(1).estimates(), policy._learner(2).estimates()
-    assert learnt[1] > 0.9 and other == (pytest.approx([1 / 3] * 3) if per_query else learnt)
-    policy.close(1)
-    assert policy._learner(1).estimates() == (pytest.approx([1 / 3] * 3) if per_query else learnt)

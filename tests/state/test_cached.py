@@ -80,16 +80,12 @@ def test_it_is_written_when_the_decoder_goes(folder: Path, make: Make) -> None:
 
 
 @pytest.mark.parametrize("state", [None, "off"])
-def test_nothing_is_kept_where_that_was_asked(folder: Path, state: str | None, make: Make) -> None:
+def test_nothing_is_kept_where_that_was_asked_or_of_other_policies(
+    folder: Path, state: str | None, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dec = make(state=state)
     text(dec)
     assert dec.state is None
-    assert not folder.exists()
-
-
-def test_nothing_is_kept_of_other_policies_or_against_the_environment(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, make: Make
-) -> None:
     assert make(policy="ucb1").state is None
     monkeypatch.setenv(VARIABLE, "off")
     assert make().state is None

@@ -9,11 +9,9 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from importlib import import_module
+from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from pathlib import Path
-from pkgutil import iter_modules
 from random import Random
 from typing import Any
 
@@ -25,7 +23,6 @@ from draftwise import UserError, method, registry
 from draftwise.core.arms import Arm, Context
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome, RoundCost, Window
-from draftwise.policies import learners
 from draftwise.policies.adaptive import AdaEDL
 from draftwise.policies.learners.fixed import Fixed
 from draftwise.policies.learners.halving import SequentialHalving
@@ -42,17 +39,6 @@ CHANCES = (0.2, 0.7, 0.4, 0.5)
 
 
 KEEPING = {"ucb1", "tapout-seq-ts", "tapout-token-ucb1", "hedgespec", "linucb", "adaedl", "hf-threshold"}
-
-
-def every_learner() -> list[type]:
-    """Every class of the package that chooses among numbered arms."""
-    package = "draftwise.policies.learners"
-    modules = [import_module(f"{package}.{m.name}") for m in iter_modules(learners.__path__)]
-    kinds = {kind for module in modules for kind in vars(module).values() if isinstance(kind, type)}
-    return sorted(
-        (k for k in kinds if is_dataclass(k) and "arms" in {f.name for f in fields(k)}),
-        key=lambda kind: kind.__name__,
-    )
 
 
 @dataclass(slots=True)
@@ -102,45 +88,42 @@ def through_json(numbers: Any) -> Any:
     return json.loads(json.dumps(numbers, allow_nan=False), parse_constant=refuse)
 
 
-def play(learner: Any, rng: Random, n: int) -> list[tuple[int, str]]:
-    """Play and teach n rounds; what was chosen, with which propensity."""
+def play(learner: Any, rng: Random, n: int) -> list[int]:
+    """Play and teach n rounds; what was chosen."""
     chosen = []
     for _ in range(n):
         more = [[1.0, rng.random()]] if isinstance(learner, LinUCB) else []
         arm, chance = learner.choose(range(4), rng, *more)
-        won = [float(rng.random() < p) for p in CHANCES]
-        if hasattr(learner, "learn_all"):
-            learner.learn_all([1.0 - x for x in won])
-        else:
-            learner.update(arm, won[arm], chance, *more)
-        chosen.append((arm, repr(chance)))
+        learner.update(arm, float(rng.random() < CHANCES[arm]), chance, *more)
+        chosen.append(arm)
     return chosen
-
-
-def new(kind: type) -> Any:
-    return kind(4, 2) if kind is LinUCB else kind(4)
 
 
 # -- numbers ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", every_learner(), ids=lambda kind: kind.__name__)
-def test_a_restored_learner_goes_on_as_if_nothing_had_happened(kind: type) -> None:
-    old = Holder(new(kind), by_position=[new(kind), new(kind)], by_arm={3: new(kind)})
-    for part in (old.one, *old.by_position, old.by_arm[3]):
+def test_learners_go_on_wherever_they_are_and_what_is_in_flight_is_no_state() -> None:
+    """One that has lost arms, one that has grown, and one of a request."""
+
+    def blank() -> Holder:
+        return Holder(
+            UCB1(4), by_position=[SequentialHalving(4), SlidingWindowUCB(4)], by_arm={3: LinUCB(4, 2)}
+        )
+
+    old, back = blank(), blank()
+    learners = (old.one, *old.by_position, old.by_arm[3])
+    for part in learners:
         play(part, Random(2), 60)
-    back = Holder(new(kind), by_position=[new(kind), new(kind)], by_arm={3: new(kind)})
+    old.of_request[5] = UCB1(4)
     load(back, through_json(dump(old)))
-    assert back == old
-    for mine, other in zip((back.one, back.by_arm[3]), (old.one, old.by_arm[3]), strict=True):
+    old.of_request.clear()
+    assert back == old and len(old.by_position[0].survivors) < 4
+    for mine, other in zip((back.one, *back.by_position, back.by_arm[3]), learners, strict=True):
         assert play(mine, Random(7), 60) == play(other, Random(7), 60)
     assert back == old
-
-
-def test_there_are_learners_and_policies_to_test() -> None:
-    assert set(NAMES) >= KEEPING
-    assert {UCB1, LinUCB, SequentialHalving, GaussianThompson} <= set(every_learner())
-    assert len(every_learner()) >= 14
+    old.one.choose(range(4), Random(0))
+    load(back, dump(old))
+    assert back.one.flight == [0] * 4
 
 
 FILED = ("disco", "router", "specdecpp")  # ask for a file
@@ -207,16 +190,6 @@ def test_numbers_of_every_kind() -> None:
     assert back == Numbers(3, -inf, True, 0.5, odd, (4, 5), {-2: [1.5], 10: []}, [{3: 0.5}], [0.1, 0.2])
 
 
-def test_requests_and_what_is_in_flight_are_not_state() -> None:
-    old = Holder(UCB1(4), of_request={5: UCB1(4)})
-    play(old.of_request[5], Random(0), 9)
-    old.one.choose(range(4), Random(0))
-    assert dump(old) == {"one": {"pulls": [0.0] * 4, "sums": [0.0] * 4}, "by_position": [], "by_arm": {}}
-    back = Holder(UCB1(4))
-    load(back, dump(old))
-    assert back.one.flight == [0] * 4
-
-
 def test_a_learner_that_is_built_at_the_first_choice_is_built_to_be_restored() -> None:
     old, back = Lazy(ARMS, GaussianThompson), Lazy(ARMS, GaussianThompson)
     load(back, dump(old))
@@ -228,16 +201,6 @@ def test_a_learner_that_is_built_at_the_first_choice_is_built_to_be_restored() -
     assert each == {"shared": None}
     with pytest.raises(UserError, match=r"numbers\.shared"):
         load(Lazy(ARMS, UCB1, per_query=True), {"shared": 3})
-
-
-def test_halving_may_have_lost_arms_and_windows_may_have_grown() -> None:
-    race, window = SequentialHalving(4, budget=8), SlidingWindowUCB(4, window=5)
-    play(race, Random(0), 30)
-    play(window, Random(0), 30)
-    assert len(race.survivors) == 1
-    back = Holder(SequentialHalving(4, budget=8), by_position=[SlidingWindowUCB(4, window=5)])
-    load(back, through_json(dump(Holder(race, by_position=[window]))))
-    assert (back.one, back.by_position) == (race, [window])
 
 
 def test_what_is_no_number_cannot_be_learnt() -> None:
@@ -253,35 +216,23 @@ def test_what_is_no_number_cannot_be_learnt() -> None:
 SPOILT: list[tuple[str, Any]] = [
     ("whole", 1.5),
     ("whole", True),
-    ("whole", "3"),
     ("whole", "nan"),
     ("whole", 2**60),
-    ("whole", None),
     ("real", None),
-    ("real", False),
-    ("real", "NaN"),
-    ("real", [0.0]),
     ("real", 1e200),
     ("real", nan),
-    ("real", inf),
     ("real", 10**400),
     ("truth", 1),
     ("perhaps", "x"),
     ("many", 1.0),
-    ("many", {}),
     ("many", [1.0, [2.0]]),
-    ("many", [1.0, None]),
     ("pair", [1]),
-    ("pair", [1, 2, 3]),
     ("pair", [1, 2.5]),
     ("rules", [0.6]),
-    ("rules", [0.6, 0.3, 0.1]),
-    ("by_length", []),
     ("by_length", {"x": []}),
     ("by_length", {"1": 1.0}),
     ("by_length", {"9" * 5000: []}),
     ("each", [{"1": "x"}]),
-    ("each", [{"x": 1.0}]),
 ]
 
 
@@ -371,7 +322,9 @@ def loaded(file: StateFile) -> Restored:
 BLANK = dump(Policy())
 
 
-def test_a_file_is_read_back(path: Path) -> None:
+def test_a_file_is_read_back(path: Path, tmp_path: Path) -> None:
+    assert restored(tmp_path / "new.json") == (False, BLANK, []), "no file yet is no complaint"
+    assert not (tmp_path / "new.json").exists()
     done, numbers, told = restored(path)
     assert (done, told) == (True, [])
     assert sum(numbers["learner"]["pulls"]) == 30.0
@@ -381,41 +334,24 @@ def test_a_file_is_read_back(path: Path) -> None:
     assert (saved["target"], saved["drafters"]) == ("t1", {"a": "a1", "b": "b1"})
 
 
-def test_no_file_yet_is_no_complaint(tmp_path: Path) -> None:
-    assert restored(tmp_path / "new.json") == (False, BLANK, [])
-    assert not (tmp_path / "new.json").exists()
-
-
-def test_a_file_cut_off_anywhere_is_refused_by_name_and_left_alone(path: Path) -> None:
-    whole, file = path.read_bytes(), state_file(path)
-    for size in range(0, len(whole), 5):
-        path.write_bytes(whole[:size])
-        done, numbers, told = loaded(file)
-        assert (done, numbers, len(told)) == (False, BLANK, 1)
-        assert str(path) in told[0]
-        assert "damaged" in told[0]
-        assert path.read_bytes() == whole[:size]
-
-
-@pytest.mark.parametrize("byte", [b"0", b"\xff"])
-def test_a_changed_byte_anywhere_is_noticed(path: Path, byte: bytes) -> None:
+@pytest.mark.parametrize("harm", ["cut", "0", "\xff"])
+def test_a_file_that_was_cut_off_or_changed_anywhere_is_refused_and_left_alone(path: Path, harm: str) -> None:
     whole, file = path.read_bytes(), state_file(path)
     for at in range(0, len(whole), 5):
-        if whole[at : at + 1] != byte:
-            path.write_bytes(whole[:at] + byte + whole[at + 1 :])
+        damaged = whole[:at] + (b"" if harm == "cut" else harm.encode("latin-1") + whole[at + 1 :])
+        if damaged != whole:
+            path.write_bytes(damaged)
             done, numbers, told = loaded(file)
             assert (done, numbers, len(told)) == (False, BLANK, 1)
+            assert str(path) in told[0] and path.read_bytes() == damaged
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "7", "[" * 100_000, "9" * 10_000, "NaN", "# A page\n"]
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", "[" * 100_000, "9" * 10_000, "NaN"])
 def test_a_file_of_something_else_is_refused(path: Path, text: str) -> None:
     path.write_text(text)
     done, numbers, told = restored(path)
     assert (done, numbers) == (False, BLANK)
-    assert "damaged, or no state file" in told[0]
-    assert "\n" not in told[0]
+    assert "damaged, or no state file" in told[0] and "\n" not in told[0]
 
 
 def forge(path: Path, **change: Any) -> None:
@@ -467,16 +403,6 @@ def test_a_refused_file_is_complained_of_once_and_replaced_when_it_is_gone(path:
     path.unlink()
     file.keep()
     assert restored(path, target="t2")[0]
-
-
-def test_a_file_that_became_anothers_meanwhile_is_not_written_over(path: Path) -> None:
-    file, other = state_file(path), state_file(path, name="exp3")
-    file.load()
-    path.unlink()
-    other.save()
-    with pytest.warns(StateWarning, match="policy 'exp3'"):
-        file.keep()
-    assert json.loads(path.read_text())["policy"] == "exp3"
 
 
 def test_numbers_that_could_not_be_read_back_are_not_written(path: Path) -> None:
@@ -614,7 +540,7 @@ def test_permissions_and_links_stay(path: Path, tmp_path: Path) -> None:
 
 @dataclass
 class Counting:
-    """A plug-in's policy whose numbers came from NumPy."""
+    """A plug-in's policy whose numbers come from NumPy."""
 
     arms: tuple[Arm, ...] = (Arm("none", 0),)
     mean: Any = field(default=0.0, metadata=LEARNED)
@@ -623,12 +549,9 @@ class Counting:
 Counting.__annotations__["mean"] = "float"
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_what_a_plug_in_holds_or_annotates_costs_no_text(tmp_path: Path) -> None:
     assert dump(Counting(mean=np.float32(2.0))) == {"mean": 2.0}
     assert type(dump(Counting(mean=np.int64(3)))["mean"]) is int
-
-
-def test_what_a_plug_in_holds_or_annotates_costs_no_text(tmp_path: Path) -> None:
     made: Any = Counting()
     file = StateFile(tmp_path / "state.json", made, name="counting", target="t", drafters={})
     made.mean = {1, 2}

@@ -101,7 +101,6 @@ class CachedState(StateFile):
         return True
 
     def close(self) -> None:
-        """Save what is not saved yet."""
         if self.due:
             self.saved = -SECONDS
             self.keep()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
-from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -40,26 +39,15 @@ def is_learned(field: Field[Any]) -> bool:
     return bool(field.metadata.get("learned"))
 
 
-def learned_fields(node: Any) -> tuple[Field[Any], ...]:
+def learned_fields(node: Any) -> list[Field[Any]]:
     """Return the learned fields of a dataclass, without `flight`: decisions in flight are not state."""
-    kind: Any = type(node)
-    return _learned_fields(kind)
-
-
-@cache
-def _learned_fields(kind: type) -> tuple[Field[Any], ...]:
-    return tuple(field for field in fields(kind) if is_learned(field) and field.name != "flight")
+    return [field for field in fields(node) if is_learned(field) and field.name != "flight"]
 
 
 def fresh(learner: L) -> L:
     """Return a learner with the same options that has learned nothing, for a new text."""
     options = {f.name: getattr(learner, f.name) for f in fields(cast(Any, learner)) if not is_learned(f)}
     return type(learner)(**options)
-
-
-def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
-    """Return a learner from its saved fields, without the decisions that were in flight when it was saved."""
-    return kind(**{name: value for name, value in saved.items() if name != "flight"})
 
 
 # -- merging ------------------------------------------------------------------------------------------------
@@ -73,34 +61,60 @@ def combine(into: Any, parts: Sequence[Any], base: Any = None) -> None:
     Raises:
         UserError: a learned field without a rule; the message names the field.
     """
-    base = into if base is None else base
-    numbers = [f for f in learned_fields(into) if not list(_dataclasses(getattr(into, f.name)))]
-    for field in numbers:
-        if field.metadata.get("merge") is None:
-            raise UserError(
-                f"{type(into).__name__}.{field.name} has no rule for merging: declare it with "
-                "metadata=learned(rule), or merge the state of another policy"
-            )
-    for child, old, *others in zip(_children(into), _children(base), *map(_children, parts), strict=True):
-        combine(child, others, old)
-    if all(part is into for part in _moved(base, parts, [field.name for field in numbers])):
-        return
-    for name, value in [(f.name, f.metadata["merge"](base, parts, f.name)) for f in numbers]:
-        setattr(into, name, value)
-    if hasattr(into, "merged"):
-        into.merged()
+    nodes = [*zip(walk(into), walk(into if base is None else base), *map(walk, parts), strict=True)]
+    for node, *_ in nodes:
+        for field in _numbers(node):
+            if field.metadata.get("merge") is None:
+                raise UserError(
+                    f"{type(node).__name__}.{field.name} has no rule for merging: declare it with "
+                    "metadata=learned(rule), or merge the state of another policy"
+                )
+    for node, old, *others in nodes:
+        numbers = _numbers(node)
+        if all(part is node for part in _moved(old, others, [field.name for field in numbers])):
+            continue
+        for name, value in [(f.name, f.metadata["merge"](old, others, f.name)) for f in numbers]:
+            setattr(node, name, value)
+        if hasattr(node, "merged"):
+            node.merged()
 
 
-def _children(node: Any) -> Iterator[Any]:
-    for field in fields(node):
-        yield from _dataclasses(getattr(node, field.name))
+def _numbers(node: Any) -> list[Field[Any]]:
+    return [field for field in learned_fields(node) if not holds_dataclass(getattr(node, field.name))]
 
 
-def _dataclasses(value: Any) -> Iterator[Any]:
-    items = value if isinstance(value, (list, tuple)) else [value]
-    for one in () if items and type(items[0]) is float else items:  # numbers have one type
-        if is_dataclass(one) and not isinstance(one, type):
-            yield one
+def walk(node: Any) -> Iterator[Any]:
+    """All dataclasses of a policy, itself included, parts before wholes."""
+    for part in parts_of(node).values():
+        yield from walk(part)
+    if is_dataclass(node):
+        yield node
+
+
+def parts_of(node: Any) -> dict[str, Any]:
+    """Return the fields or items of a node that are dataclasses or contain some.
+
+    Mappings that are not learned hold data of single requests.
+    """
+    items: dict[Any, Any] = {}
+    if is_dataclass(node):
+        values = [(field, getattr(node, field.name)) for field in fields(node)]
+        items = {f.name: x for f, x in values if is_learned(f) or not isinstance(x, Mapping)}
+    elif isinstance(node, Mapping):
+        items = dict(node)
+    elif isinstance(node, (list, tuple)):
+        items = dict(enumerate(node))
+    return {str(name): part for name, part in items.items() if holds_dataclass(part)}
+
+
+def holds_dataclass(value: Any) -> bool:
+    """Return whether a value is a dataclass, or a list or mapping with some."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        is_numeric = bool(value) and type(value[0]) in (float, int)  # all items have one type
+        return not is_numeric and any(map(holds_dataclass, value))
+    return is_dataclass(value) and not isinstance(value, type)
 
 
 def adds(base: Any, parts: Sequence[Any], name: str) -> Any:

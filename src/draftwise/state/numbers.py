@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache
 from math import isfinite
 from types import UnionType
@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from ..errors import UserError
-from .learned import is_learned, learned_fields
+from .learned import holds_dataclass, learned_fields, parts_of, walk
 
 NOT_FINITE = ("nan", "inf", "-inf")
 LARGEST_FLOAT = 1e100  # its square is still finite
@@ -31,7 +31,7 @@ def dump(policy: Any) -> dict[str, Any]:
     """
     _complete(policy)
     saved = {name: _encode(value) for name, value in _numbers(policy).items()}
-    return saved | {name: inner for name, part in _parts(policy).items() if (inner := dump(part))}
+    return saved | {name: inner for name, part in parts_of(policy).items() if (inner := dump(part))}
 
 
 def load(policy: Any, saved: Any) -> None:
@@ -63,10 +63,9 @@ def apply(assignments: Iterable[Assignment]) -> None:
 
 def restart(policy: Any) -> None:
     """Call `restart` of every part of a policy that has it: its numbers are of other texts."""
-    if callable(method := getattr(policy, "restart", None)):
-        method()
-    for part in _parts(policy).values():
-        restart(part)
+    for part in walk(policy):
+        if callable(method := getattr(part, "restart", None)):
+            method()
 
 
 def _complete(policy: Any) -> None:
@@ -77,34 +76,8 @@ def _complete(policy: Any) -> None:
 
 def _numbers(node: Any) -> dict[str, Any]:
     """Return the learned fields of a dataclass that hold numbers."""
-    return {name: value for name, value in _learned(node).items() if not _holds_dataclass(value)}
-
-
-def _parts(node: Any) -> dict[str, Any]:
-    """Return the fields or items of a node that are dataclasses or contain some."""
-    items: dict[Any, Any] = {}
-    if is_dataclass(node):
-        options = {f.name: getattr(node, f.name) for f in fields(node) if not is_learned(f)}
-        items = {name: x for name, x in options.items() if not isinstance(x, Mapping)} | _learned(node)
-    elif isinstance(node, Mapping):
-        items = dict(node)
-    elif isinstance(node, (list, tuple)):
-        items = dict(enumerate(node))
-    return {str(name): part for name, part in items.items() if _holds_dataclass(part)}
-
-
-def _learned(node: Any) -> dict[str, Any]:
-    names = [field.name for field in learned_fields(node)] if is_dataclass(node) else []
-    return {name: getattr(node, name) for name in names}
-
-
-def _holds_dataclass(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        is_numeric = bool(value) and type(value[0]) in (float, int)  # all items have one type
-        return not is_numeric and any(map(_holds_dataclass, value))
-    return is_dataclass(value) and not isinstance(value, type)
+    items = ((f.name, getattr(node, f.name)) for f in learned_fields(node)) if is_dataclass(node) else ()
+    return {name: value for name, value in items if not holds_dataclass(value)}
 
 
 def _encode(value: Any) -> Any:
@@ -129,7 +102,7 @@ def _fit(node: Any, blank: Mapping[str, Any], saved: Any, where: str) -> Iterato
     hints = _hints(kind) if is_dataclass(node) else {}
     for name in _numbers(node):
         yield node, name, _decode(saved[name], blank[name], hints[name], f"{where}.{name}")
-    for name, part in _parts(node).items():
+    for name, part in parts_of(node).items():
         if name in blank:
             yield from _fit(part, blank[name], saved[name], f"{where}.{name}")
 

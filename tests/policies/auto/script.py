@@ -22,6 +22,7 @@ from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
 from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
+from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.policies.catalogue import Method, method
 
 V = 1000
@@ -196,6 +197,8 @@ class Stage:
     prices: Prices = field(default_factory=Prices)
     own: Mapping[str, Prices] = field(default_factory=dict)  # of drafters that have prices of their own
     widths: Mapping[str, int] = field(default_factory=dict)  # of drafters of trees
+    lookups: Sequence[str] = ()  # beside the models
+    kinds: int = V - 1  # of tokens: the fewer, the more often a lookup is right
     texts: int = 32
     tokens: int = 200
     prompt: int = 60
@@ -213,8 +216,9 @@ class Stage:
         team = {name: self._model(name, right, texts) for name, right in self.models.items()}
         for name, width in self.widths.items():
             team[name].branches = width
-        made = method(policy, list(team)) if isinstance(policy, str) else policy
-        loop = Loop(self._target(texts), team, made.policy, made.recorder)
+        lookups = {name: NgramDrafter(max=2 + i) for i, name in enumerate(self.lookups)}
+        made = method(policy, [*team, *lookups]) if isinstance(policy, str) else policy
+        loop = Loop(self._target(texts), {**team, **lookups}, made.policy, made.recorder)
         return self.clock.now, loop, list(self._rounds(loop, batch, **settings))
 
     def seconds(self, policy: str | Method, *, batch: int = 1) -> float:
@@ -244,7 +248,7 @@ class Stage:
 
     def _texts(self) -> list[list[int]]:
         rng = Random(f"text {self.seed}")
-        return [[rng.randrange(V - 1) for _ in range(self.tokens + 20)] for _ in range(self.texts)]
+        return [[rng.randrange(self.kinds) for _ in range(self.tokens + 20)] for _ in range(self.texts)]
 
     def _known(self, name: str, right: Right) -> list[list[bool]]:
         rng = Random(f"{name} {self.seed}")

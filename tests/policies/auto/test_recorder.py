@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,30 +23,28 @@ from draftwise.policies.auto.recorder import (
     AutoRecorder,
     GradingState,
     PendingDraft,
-    _decided,
     _windows,
 )
 from draftwise.policies.catalogue import method
 from draftwise.policies.catalogue.auto import team
 
 from . import script
-from .script import Stage, always
-from .world import EASY, Model, Prices, World, table
+from .script import Prices, Stage, always
 
 
 def test_a_model_that_does_not_play_is_graded_on_each_token_once_and_calibrated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graded: list[tuple[int, int, int, bool]] = []
-    grade = Model.grade
+    grade = script.Model.grade
 
-    def spy(self: Model, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+    def spy(self: script.Model, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
         graded.extend((j.request.id, j.start, len(j.request.tokens), j.request.done) for j in jobs)
         return grade(self, jobs)
 
-    monkeypatch.setattr(Model, "grade", spy)
-    world = World(monkeypatch, EASY, Prices(token=4e-3), {"dear": table(5, 3.0)})
-    _, loop, rounds = world.run("auto?share=0.5", texts=4)
+    monkeypatch.setattr(script.Model, "grade", spy)
+    stage = Stage(monkeypatch, {"dear": always(0.3)}, Prices(token=4e-3), texts=4)
+    _, loop, rounds = stage.run("auto?share=0.5")
     played = sum(r.drafted > 0 for r in rounds)
     assert len(graded) >= 8, graded
     assert played < len(rounds) / 4
@@ -57,17 +54,25 @@ def test_a_model_that_does_not_play_is_graded_on_each_token_once_and_calibrated(
     assert loop.policy.calibrations[0].seen > 100  # type: ignore[attr-defined]
 
 
-def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows_of_rounds: list[list[Window]] = []
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RoundRecord, int, Sequence[Window]]]:
+    """Every round that the recorder follows, where it began, and its windows."""
+    windows_of_rounds: list[tuple[RoundRecord, int, Sequence[Window]]] = []
     follow = AutoRecorder._follow
 
     def keep(self: AutoRecorder, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
-        windows_of_rounds.append(follow(self, seen, notes, graders))
-        return windows_of_rounds[-1]
+        windows = follow(self, seen, notes, graders)
+        windows_of_rounds.append((seen, notes.at, tuple(windows)))
+        return windows
 
     monkeypatch.setattr(AutoRecorder, "_follow", keep)
-    _, loop, rounds = World(monkeypatch, EASY, Prices(), {}, ("a", "b")).run("auto", texts=3, tokens=40)
-    ends = [windows for windows, round in zip(windows_of_rounds, rounds, strict=True) if round.done]
+    return windows_of_rounds
+
+
+def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows_of_rounds = followed(monkeypatch)
+    stage = Stage(monkeypatch, {}, lookups=("a", "b"), kinds=1, texts=3, tokens=40)
+    _, loop, rounds = stage.run("auto")
+    ends = [mine for (*_, mine), round in zip(windows_of_rounds, rounds, strict=True) if round.done]
     assert len(ends) == 3 and any(all(x == 1.0 for x in w.accepts) for windows in ends for w in windows)
     assert not loop.recorder.texts  # type: ignore[attr-defined]
 
@@ -94,8 +99,9 @@ def test_every_result_names_the_last_token_before_its_draft(
 
     monkeypatch.setattr(RequestRound, "context", here)
     monkeypatch.setattr(AutoPolicy, "learn", keep)
-    world = World(monkeypatch, EASY, Prices(), {"good": EASY, "dear": table(5, 3.0)}, ("a", "b"))
-    world.run("auto?share=0.5", texts=4, batch=batch)
+    models, own = {"good": always(0.7), "dear": always(0.3)}, {"dear": Prices(token=9e-3)}
+    stage = Stage(monkeypatch, models, own=own, lookups=("a", "b"), kinds=3, texts=4)
+    stage.run("auto?share=0.5", batch=batch)
     assert {drafter for _, drafter in windows_of_rounds} == {0, 1, 2, 3}
     for (request, _), tokens in windows_of_rounds.items():
         assert tokens <= before[request] and -1 not in tokens
@@ -142,31 +148,6 @@ def test_a_new_model_of_a_batch_is_graded_on_what_takes_least(
     assert drafted <= set(graded[0]), "no other text is read for the first drafts"
 
 
-def test_an_expensive_grading_makes_nothing_more_known_of_a_new_model() -> None:
-    """A brief one goes beyond the budget, for four tokens of each of two texts, until the model is known."""
-    cases = ((1e-3, 4, 3, True), (8e-3, 4, 3, False), (1e-3, 3, 3, False), (1e-3, 4, 2 * ENOUGH, False))
-    for seconds, tokens, tests, more in cases:
-        policy = AutoPolicy(*team(["bad"], LENGTHS))
-        for _ in range(tests):
-            policy.acceptance[0].learn(0, (0.0,))
-        recorder = AutoRecorder(policy, models=[0], total=1.0, rounds=100, first=1.0, grading=1.0)
-        for k in (1, 2):
-            recorder.cost.add(k, seconds)
-        jobs: list[GradeJob] = []
-        graders: Any = SimpleNamespace(
-            graded_seconds=0.0,
-            grade=lambda name, more, jobs=jobs: jobs.extend(more),  # it fails
-        )
-        pairs: list[tuple[RoundRecord, GradingState]] = []
-        for k in range(2):
-            request = SimpleNamespace(id=k, disabled=set(), done=False, tokens=[0] * tokens)
-            policy.texts[k] = Text([0])
-            seen: Any = SimpleNamespace(request=request)
-            pairs.append((seen, GradingState(0, end=tokens, waiting={0: tokens})))
-        recorder._grade(pairs, [[], []], graders)
-        assert bool(jobs) is more, (seconds, tokens, tests)
-
-
 def test_rounds_that_are_left_out_are_not_looked_at_and_decide_drafts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -177,11 +158,13 @@ def test_rounds_that_are_left_out_are_not_looked_at_and_decide_drafts(
     assert len(rounds) == 8 * 400 and auto.recorder.rounds < 200, "it looks at some rounds only"
     notes = GradingState(3, end=3, rounds=[(3, [0], -1)], waiting={0: 9})
     notes.pending = [PendingDraft(0, 2, (1, 2, 9), 3), PendingDraft(1, 2, (1, 2, 3, 4), 4)]
-    assert notes.begin(5, [0, 0, 0, 1, 2, 3]) == []
+    notes.begin(5, [0, 0, 0, 1, 2, 3])
+    assert not notes.windows
     assert [draft.right for draft in notes.pending] == [2, 2] and not notes.rounds and not notes.waiting
     assert (notes.start, notes.at, notes.end) == (5, 5, 6)
     assert notes.settle([3]) == [Window(0, 2, (1.0, 1.0, 0.0))]
-    assert notes.begin(6, [0, 0, 0, 1, 2, 3, 4]) == [] and notes.start == 5, "nothing was left out"
+    notes.begin(6, [0, 0, 0, 1, 2, 3, 4])
+    assert not notes.windows and notes.start == 5, "nothing was left out"
 
 
 def record(policy: AutoPolicy, arm: str, outcome: Outcome, tokens: Sequence[int]) -> RoundRecord:
@@ -226,20 +209,6 @@ def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between()
     assert [len(window.accepts) for window in windows] == [4, 4, 4]
 
 
-def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RoundRecord, int, Sequence[Window]]]:
-    """Every round that the recorder follows, where it began, and its windows."""
-    windows_of_rounds: list[tuple[RoundRecord, int, Sequence[Window]]] = []
-    follow = AutoRecorder._follow
-
-    def keep(self: AutoRecorder, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
-        windows = follow(self, seen, notes, graders)
-        windows_of_rounds.append((seen, notes.at, tuple(windows)))
-        return windows
-
-    monkeypatch.setattr(AutoRecorder, "_follow", keep)
-    return windows_of_rounds
-
-
 @pytest.mark.parametrize("chance", [0.0, 0.6, 1.0])
 def test_a_draft_that_the_end_of_its_text_cut_short_counts_as_far_as_it_went(
     monkeypatch: pytest.MonkeyPatch, chance: float
@@ -271,15 +240,6 @@ def test_a_tree_that_the_end_of_its_text_cut_short_is_not_taken_for_wrong(
     stage.run("auto")
     assert sum(seen.outcome.censored and bool(windows) for seen, _, windows in windows_of_rounds) >= 4
     assert all(set(window.accepts) <= {1.0} for _, _, windows in windows_of_rounds for window in windows)
-
-
-def test_what_a_text_that_ended_inside_a_draft_did_not_reach_was_not_rejected() -> None:
-    """An end-of-text token among the accepted ones: the target's next token is missing."""
-    none: Any = None
-    outcome = Outcome(0, 3, 5, censored=True)
-    seen = RoundRecord(none, Decision(0), outcome, Draft.chain([3, 4, 5, 6, 7]), (3, 4, 5), (-1, 0, 1), none)
-    assert _decided(seen) == 3
-    assert _decided(replace(seen, tokens=(3, 4, 5, 9))) == 5
 
 
 @pytest.mark.parametrize("outcome", [Outcome(1, 0, 0, censored=True), Outcome(1, 0, 1, asked=1)])

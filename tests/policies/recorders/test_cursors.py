@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import isclose
-from random import Random
 
-import numpy as np
 import pytest
 
-from draftwise.core.arms import Arm, Context, Decision, Stop
+from draftwise.core.arms import Stop
 from draftwise.core.drafts import Signals
-from draftwise.core.loop import Loop
-from draftwise.core.outcomes import Feedback, Grade
-from draftwise.core.request import Request
-from draftwise.core.roles import Graders, RoundRecord
-from draftwise.core.sampling import Sampling
-from draftwise.errors import UserError
-from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
-from draftwise.testing.distributions import Distribution as Logits
-from draftwise.testing.drafter import SimDrafter
-from draftwise.testing.target import SimTarget
+from draftwise.core.outcomes import Grade
+from draftwise.policies.recorders.cursors import FORMS, Cursor, window
 from studies.theory.enumeration import (
     Chain,
     Distribution,
@@ -35,7 +24,6 @@ from studies.theory.enumeration import (
     near,
     random_distribution,
     rounds,
-    signals,
     texts,
 )
 from studies.theory.estimators import seen, steps, windows
@@ -80,14 +68,7 @@ def test_a_window_by_hand() -> None:
     assert isclose(window(GRADES, 3), 1 + 0.6 + 0.5 * 0.9 + 0.5 * 0.8 * 0.3)
     assert isclose(window(GRADES, 3, form="ratio"), 1 + 0.5 + 0.5 * 0.8 + 0.5 * 0.8 * 0.25)
     assert isclose(window(GRADES, 3, form="product"), 1 + 0.6 + 0.6 * 0.9 + 0.6 * 0.9 * 0.3)
-
-
-def test_a_window_is_as_long_as_its_arm() -> None:
-    """Length 0 is plain decoding: one token, and every token ends a round."""
-    plain = Cursor(0)
-    assert window(GRADES, 0) == 1.0 and [plain.step(g) for g in GRADES] == [1.0, 1.0, 1.0]
-    assert isclose(window(GRADES, 1), 1.6)
-    assert isclose(window(GRADES, 2), 2.05)
+    assert [window(GRADES, n) for n in range(3)] == pytest.approx([1.0, 1.6, 2.05]), "as long as its arm"
 
 
 def test_a_cursor_by_hand() -> None:
@@ -101,11 +82,11 @@ def test_a_cursor_by_hand() -> None:
 
 def test_a_weighted_window_by_hand() -> None:
     played = (0.5, 0.25, 1.0)
-    assert isclose(weighted(GRADES, played, 2, 3), 1 + 0.6 + 0.5 * 0.9 / 0.5 + 0.4 * 0.3 / (0.5 * 0.25))
-    assert isclose(weighted(GRADES, played, 1, 3), 1 + 0.6 + 0.5 * 0.9 / 0.5)
-    assert isclose(weighted(GRADES, played, 1, 3, form="ratio"), 1 + 0.5 + 0.4 / 0.5)
-    assert isclose(weighted(GRADES, played, 0, 3), 1.6)
-    assert isclose(weighted(GRADES, played, 2, 1), 1.6)
+    assert isclose(window(GRADES, 3, played=played), 1 + 0.6 + 0.5 * 0.9 / 0.5 + 0.4 * 0.3 / (0.5 * 0.25))
+    assert isclose(window(GRADES[:2], 3, played=played), 1 + 0.6 + 0.5 * 0.9 / 0.5)
+    assert isclose(window(GRADES[:2], 3, form="ratio", played=played), 1 + 0.5 + 0.4 / 0.5)
+    assert isclose(window(GRADES[:1], 3, played=played), 1.6)
+    assert isclose(window(GRADES, 1, played=played), 1.6)
 
 
 def test_nine_matches_and_a_miss_are_ten_a_round() -> None:
@@ -135,11 +116,6 @@ def test_a_rule_that_fires_ends_the_draft_after_its_token() -> None:
     # one that accepted both tokens is through; so is one that began again and accepted the second alone
     expected = [0.3, 0.5, 0.8 * 0.6 + 0.2 * 0.6 + 0.4 * 0.1]
     assert [cursor.step(g) for g in grades] == pytest.approx(expected)
-
-
-def test_an_unknown_form_is_refused() -> None:
-    with pytest.raises(UserError, match="form=raw"):
-        Cursor(3, form="raw")
 
 
 # -- by enumeration --------------------------------------------------------------------------------
@@ -213,19 +189,12 @@ def test_weights_make_the_tokens_of_anothers_round_enough(name: str) -> None:
         assert seen(p, drafter, played, form)[0] == pytest.approx(chunk(p, drafter), abs=1e-12)
         cut = seen(p, drafter, played, form, weigh=False)[0]
         assert cut < chunk(p, drafter) - 0.003
-
-
-def test_weights_reach_one_token_past_the_played_draft() -> None:
-    """A drafter that may draft three, seen in rounds of one, is known for two."""
-    assert seen(P, Chain(Q, 3), Chain(OTHER, 1), "rb")[0] == pytest.approx(chunk(P, Chain(Q, 2)), abs=1e-12)
-
-
-def test_where_the_played_drafter_never_goes_weights_cannot_help() -> None:
-    """Under greedy a rejected draft hides the rest, and what was seen is a lower bound."""
+    short = seen(P, Chain(Q, 3), Chain(OTHER, 1), "rb")[0]  # one token past the played draft
+    assert short == pytest.approx(chunk(P, Chain(Q, 2)), abs=1e-12)
+    # under greedy a rejected draft hides the rest, and what was seen is a lower bound
     p = greedy(P)
     better, worse = Chain(p, 3), Picked(lambda history: ((int(P(history).argmax()) + 1) % 3,), 3)
-    assert chunk(p, better) == 4.0
-    assert seen(p, better, worse, "rb")[0] == 2.0
+    assert (chunk(p, better), seen(p, better, worse, "rb")[0]) == (4.0, 2.0)
 
 
 def test_a_text_that_ends_cuts_every_chunk() -> None:
@@ -240,69 +209,3 @@ def test_a_text_that_ends_cuts_every_chunk() -> None:
         )
         assert mean == pytest.approx(truth, abs=1e-12)
     assert truth < chunk(P, drafter) - 0.1
-
-
-# -- the loop's own rounds -------------------------------------------------------------------------
-
-
-class One:
-    """A policy of one arm, with nothing to learn."""
-
-    reads_hints = False
-
-    def __init__(self, arm: Arm) -> None:
-        self.arms: tuple[Arm, ...] = (arm,)
-
-    def choose(self, context: Context, rng: Random) -> Decision:
-        stop = self.arms[0].stop
-        return Decision(0, stops=stop if isinstance(stop, tuple) else (stop,))
-
-    def learn(self, feedback: Feedback) -> None: ...
-
-    def close(self, request: int) -> None: ...
-
-
-class Deaf:
-    """A recorder that says nothing."""
-
-    reads: frozenset[str] = frozenset()
-
-    def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
-        return ()
-
-    def close(self, request: Request) -> Sequence[Feedback]:
-        return ()
-
-
-def logits(distribution: Distribution) -> Logits:
-    return lambda history: np.log(distribution(tuple(history)))
-
-
-@pytest.mark.parametrize(
-    "stops",
-    [(Stop(),), (Stop("svip", 0.9),), (Stop("cumulative", 0.4),), (Stop("max-confidence", 0.5), Stop())],
-    ids=lambda stops: stops[0].rule,
-)
-@pytest.mark.parametrize("length", [0, 1, 4])
-def test_under_greedy_a_cursor_stands_where_the_loops_round_ends(
-    length: int, stops: tuple[Stop, ...]
-) -> None:
-    p, q = (
-        random_distribution(6, 11, sharp=2.0),
-        near(random_distribution(6, 11, sharp=2.0), random_distribution(6, 12), 0.4),
-    )
-
-    team = {"sim": SimDrafter(logits(q), sampled=False)}
-    loop = Loop(SimTarget(logits(p), 6), team, One(Arm("sim", length, stop=stops)), Deaf())
-    own = list(loop.run([[1]], Sampling(max_new_tokens=40)))
-    text = tuple(t for r in own for t in r.tokens)
-    cursor, at, lengths = Cursor(length, stops=stops), 0, []
-    for i, token in enumerate(text):
-        row = q((1, *text[:i]))
-        right = float(row.argmax() == token)
-        at += 1
-        if cursor.step(Grade(right, right, signals(row, int(row.argmax())))) == 1.0:
-            lengths.append(at)
-            at = 0
-    assert lengths + [at] * (at > 0) == [len(r.tokens) for r in own]
-    assert len(own) < 40 or length == 0

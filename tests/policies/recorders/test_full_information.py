@@ -19,7 +19,6 @@ from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
-from draftwise.errors import UserError
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.fixed import Fixed, Uniform
@@ -118,10 +117,14 @@ def test_greedy_every_arms_own_rounds_come_out_exactly(form: str, tokens: int) -
     sampling = Sampling(max_new_tokens=tokens)
     ear, _ = hear(sampling, form=form)
     assert len(ear.losses) == tokens
+    own = [len(alone(arm, sampling)) for arm in ARMS]
+    assert len(set(own)) >= 8 or tokens < 200, "arms differ, so that it can fail"
     for i, arm in enumerate(ARMS):
         losses = [row[i] for row in ear.losses]
         assert set(losses) <= {0.0, 1.0}
-        assert begun(losses) == len(alone(arm, sampling)), arm.name
+        assert begun(losses) == own[i], arm.name
+    many, _ = hear(sampling, n=3, batch=3, form=form)
+    assert sorted(map(str, many.losses)) == sorted(map(str, ear.losses * 3)), "in a batch as alone"
 
 
 def begun(losses: Sequence[float | None]) -> float:
@@ -129,35 +132,11 @@ def begun(losses: Sequence[float | None]) -> float:
     return sum(x or 0.0 for x in losses)
 
 
-def test_greedy_the_arms_differ_so_that_the_test_can_fail() -> None:
-    rounds = {len(alone(arm, Sampling(max_new_tokens=200))) for arm in ARMS}
-    assert len(rounds) >= 8
-
-
 def test_grading_late_says_the_same_of_every_token() -> None:
     sampling = Sampling(max_new_tokens=100)
     at_once, _ = hear(sampling, form="ratio")
     late, _ = hear(sampling, form="ratio", every=16)
     assert at_once.losses == late.losses
-
-
-def test_a_batch_grades_each_text_as_if_it_were_alone() -> None:
-    sampling = Sampling(max_new_tokens=50)
-    one, _ = hear(sampling)
-    many, _ = hear(sampling, n=3, batch=3)
-    assert sorted(map(str, many.losses)) == sorted(map(str, one.losses * 3))
-
-
-def test_thinned_grading_takes_one_stretch_in_m_and_says_the_same_there() -> None:
-    sampling = Sampling(max_new_tokens=128)
-    whole, _ = hear(sampling)
-    some, _ = hear(sampling, thin=2)
-    assert len(some.losses) == 64
-    for i, arm in enumerate(ARMS):
-        ours, all_of_it = ([row[i] for row in ear.losses] for ear in (some, whole))
-        assert ours[:32] == all_of_it[:32]
-        if arm.drafter in ("none", "ngram", "suffix"):  # known by their drafts, which are followed throughout
-            assert ours[32:] == all_of_it[64:96], arm.name
 
 
 def test_thinned_windows_are_every_mth() -> None:
@@ -230,13 +209,6 @@ def test_the_acceptance_loss_asks_only_for_the_next_token() -> None:
     assert [row[i] for row in ear.losses] == wrong
 
 
-def test_weighted_windows_need_no_wait() -> None:
-    sampling = Sampling(max_new_tokens=40, temperature=1.0)
-    ear, rounds = hear(sampling, windows="rounds", censored="weight")
-    uncut = [r for r in rounds if r.finish_reason != "length"]
-    assert len(ear.losses) == len(uncut)
-
-
 def test_weighted_windows_are_right_on_average() -> None:
     """Scored at a round's end by importance, or later from the tokens that came: the same in the mean."""
     sampling = Sampling(max_new_tokens=120, temperature=1.0)
@@ -246,7 +218,9 @@ def test_weighted_windows_are_right_on_average() -> None:
         ear.new_learner = Fixed
         team = drafters() | {"half": SimDrafter(mixed(TARGET, distribution(5), 0.5))}
         loop = Loop(SimTarget(TARGET, V), team, ear, Grading(ear.arms, windows="rounds", censored=censored))
-        list(loop.run([PROMPT] * 12, sampling))
+        rounds = list(loop.run([PROMPT] * 12, sampling))
+        if censored == "weight":  # no window waits
+            assert len(ear.losses) == sum(r.finish_reason != "length" for r in rounds)
         losses = np.array([good for _, good in ear.losses], dtype=float)
         means[censored] = losses.mean(), losses.std() / len(losses) ** 0.5
     (weight, a), (wait, b) = means["weight"], means["wait"]
@@ -312,24 +286,6 @@ def test_auto_keeps_a_drafter_that_cannot_be_graded() -> None:
     rounds = list(loop.run([PROMPT] * 3, Sampling(max_new_tokens=60)))
     assert loop.faults["bad"] == 0 and any(r.drafted for r in rounds)
     assert [t for r in rounds for t in r.tokens] == [0] * 180
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"form": "mean"},
-        {"windows": "some"},
-        {"every": 0},
-        {"every": 4, "form": "rb"},
-        {"loss": "acceptance"},
-        {"censored": "weight"},
-        {"thin": 0},
-    ],
-)
-def test_options_that_do_not_fit_are_named(options: dict[str, Any]) -> None:
-    name = next(iter(options))
-    with pytest.raises(UserError, match=name):
-        Grading(ARMS, **options)
 
 
 def test_hedgespec_finds_the_best_drafter_of_a_text() -> None:

@@ -15,25 +15,11 @@ def outcome(accepted: int, drafted: int, seconds: float = nan) -> Outcome:
     return Outcome(arm=0, accepted=accepted, drafted=drafted, seconds=seconds)
 
 
-@pytest.mark.parametrize("name", ["accepted", "block-efficiency", "simple"])
-def test_accepted_over_the_longest(name: str) -> None:
-    assert reward(name)(outcome(3, 4), 5) == 0.6
-    assert reward(name)(outcome(5, 5), 5) == 1.0
-    assert reward(name)(outcome(0, 0), 5) == 0.0
-
-
-def test_blended_is_half_length_half_rate() -> None:
-    # 1/2 * 3/6 + 1/2 * 3/4
-    assert reward("blended")(outcome(3, 4), 6) == 0.625
-    assert reward("blended")(outcome(0, 4), 6) == 0.0
-    assert reward("blended")(outcome(0, 0), 6) == 0.0
-    assert reward("blended")(outcome(6, 6), 6) == 1.0
-
-
 @pytest.mark.parametrize("name", REWARDS)
 def test_plain_decoding_alone_has_a_worth(name: str) -> None:
     worth = reward(name)(outcome(0, 0, seconds=0.1), 0)
     assert worth == (1.0 if name == "rate" else 0.0)
+    assert name == "rate" or reward(name)(outcome(0, 0), 5) == 0.0, "nor has an empty draft"
 
 
 def test_rate_is_relative_to_the_best_so_far() -> None:
@@ -67,7 +53,7 @@ def test_each_rate_has_a_maximum_of_its_own() -> None:
 
 
 def test_an_unknown_reward_is_named_with_those_there_are() -> None:
-    with pytest.raises(UserError, match=r"'acepted'.*accepted, block-efficiency"):
+    with pytest.raises(UserError, match="reward=acepted: choose from accepted"):
         reward("acepted")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from math import isfinite, isnan
@@ -10,21 +10,30 @@ from random import Random
 from typing import ClassVar
 
 from ...core.arms import NEVER, Arm, Context, Decision, Stop
-from ...core.outcomes import Feedback, RoundCost
+from ...core.outcomes import Feedback
 from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
-from .batch import Planner, Share
 from .chances import LEAST, Acceptance, Calibration, Siblings, match_length
-from .drafts import DEEPEST, LENGTHS, TAKEN, Candidate, Offer, Reason, cascade, cascades, rules
+from .drafts import (
+    DEEPEST,
+    LENGTHS,
+    TAKEN,
+    Candidate,
+    Offer,
+    Planner,
+    Reason,
+    Share,
+    cascade,
+    cascades,
+    rules,
+)
 from .guard import Guard, Skipping
-from .prices import BATCH_SIZES, DraftPrice, PassPrice, Rate, size_class
+from .prices import BATCH_SIZES, UNLIKE, WINDOW, DraftPrice, PassPrice, Rate, RoundCosts, size_class
 
 KINDS = ("eager", "compiled", "graph", "other")  # of passes: each has prices of its own
-SAME_MACHINE = 1.5  # passes whose seconds differ by more than this factor are of two machines
 SLOW = 10e-3  # seconds of a pass, from which weighing cascades takes a share of the time that does not count
 TRUSTED = 20.0  # tested tokens from which a drafter's own confidence may stop it
 SUREST = 0.9  # the highest threshold of the stop rule
-USUAL_ANSWER = 64.0  # tokens of an answer, before the first has ended
 
 
 @dataclass(slots=True)
@@ -52,18 +61,14 @@ class AutoPolicy:
 
     A token of a draft is worth the chance that it is accepted, with all before it; it costs what it adds to
     the seconds of the drafter and of the target pass, times the `rate`: the recent tokens per second at
-    places of this kind, and never less than that of plain decoding. With one kind of state this rule
-    maximises total tokens over total seconds (Dinkelbach 1967; the ratio objective of renewal rewards;
-    docs/explanation/auto.md). A model whose confidence is calibrated stops its draft as soon as one more
-    token is worth less than it costs. In a batch all requests share the drafters' calls and the pass
-    (`Planner`).
+    places of this kind, and never less than that of plain decoding (Dinkelbach 1967;
+    docs/explanation/auto.md). In a batch all requests share the drafters' calls and the pass (`Planner`).
 
-    `looks_up` says which drafters are lookups, known by their drafts; the recorder corrects it in the first
-    round. `cascades` maps each cascade to the drafter that begins its drafts; they are weighed where a plain
-    pass takes `cascades_from` seconds. `trees` maps each drafter that may draft trees, for single greedy
-    requests, to the place of their prices behind those of all chains: nodes of a tree are not sampled, so
-    that a sampled chain's chances say little of them. `reasons`, if it is a list, gets an entry for
-    each choice.
+    `looks_up` says which drafters are lookups; the recorder corrects it in the first round. `cascades` maps
+    each cascade to the drafter that begins its drafts; they are weighed where a plain pass takes
+    `cascades_from` seconds. `trees` maps each drafter that may draft trees to the place of their prices
+    behind those of all chains; for greedy requests only, since nodes of a tree are not sampled, so that a
+    sampled chain's chances say little of them. `reasons`, if it is a list, gets an entry for each choice.
     """
 
     arms: tuple[Arm, ...]
@@ -157,7 +162,6 @@ class AutoPolicy:
         return self.skipping.rests(size_class(batch_size), batch_size)
 
     def plan(self, contexts: Sequence[Context]) -> None:
-        """Choose the drafts of all requests of a batch together."""
         batch, drafters = contexts[0].batch_size, range(len(self.drafters))
         passes = self.passes(batch)
         self.planned = dict.fromkeys(context.request for context in contexts)
@@ -191,7 +195,6 @@ class AutoPolicy:
             self.draft_price(i).left_out(1.0 + self.skipping.skipped)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        """Choose the arm of the highest gain at this round's hints."""
         batch = context.batch_size
         if batch == 1:
             self.trial = False
@@ -218,36 +221,35 @@ class AutoPolicy:
             played = self.index[best.drafter, best.width, best.length]
             decision = Decision(played, 1.0, rules(rule, best.prefix_length), best.hand_overs)
         if batch == 1:
-            player = -1 if best is None or paused else self.cascades.get(best.drafter, best.drafter)
-            for i, at in enumerate(text.contexts):
-                if i != player and (at or not self.looks_up[i]):  # it could have drafted
-                    self.draft_price(i).left_out()
-            for i in self.trees:
-                if i != player or best is None or best.width == 1:
-                    self.draft_price(i, self.width).left_out()
+            self._leave_out(text, None if paused else best)
         if self.reasons is not None:
             arm = self.arms[decision.arm]
             self.reasons.append(Reason(context.position, rate, arm, tuple(candidates), paused))
         return decision
+
+    def _leave_out(self, text: Text, best: Candidate | None) -> None:
+        """Count a round for those that could have drafted in it and did not."""
+        player = self.cascades.get(best.drafter, best.drafter) if best else -1
+        for i, at in enumerate(text.contexts):
+            if i != player and (at or not self.looks_up[i]):
+                self.draft_price(i).left_out()
+        for i in self.trees:
+            if i != player or best is None or best.width == 1:
+                self.draft_price(i, self.width).left_out()
 
     def _text(self, context: Context) -> Text:
         """Return the state of a request, with its hints of this round.
 
         A lookup's context is the length of its match, that of all models the longest match of any lookup.
         """
-        text = self.texts.get(context.request)
-        if text is None:
-            text = self.texts[context.request] = Text([])
-        hints, best = context.hints, 0
-        own = [0] * len(self.drafters)
-        for i, name in enumerate(self.drafters):
-            if self.looks_up[i] and (hint := hints.get(name)):
-                own[i] = at = match_length(hint)
-                best = max(best, at)
+        text = self.texts.setdefault(context.request, Text([]))
+        hints, lookups = context.hints, self.looks_up
+        own = [
+            match_length(hints.get(name, 0.0)) if lookups[i] else 0 for i, name in enumerate(self.drafters)
+        ]
+        best = max(own, default=0)
         text.matched = best > 0
-        text.contexts = (
-            [at if up else best for at, up in zip(own, self.looks_up, strict=True)] if best else own
-        )
+        text.contexts = [at if up else best for at, up in zip(own, lookups, strict=True)]
         return text
 
     def _ready(self, context: Context, text: Text) -> list[tuple[int, Sequence[float]]]:
@@ -323,10 +325,10 @@ class AutoPolicy:
 
         They are priced by the rate of all time, reading included: no round of this text makes up for them.
         """
-        if self.looks_up[i] or not (each := self.draft_price(i).reading.each):
+        if not (each := self.draft_price(i).reading.each):  # as for lookups, which read nothing
             return 0.0
         unread = context.length - text.read.get(i, 0)
-        left = max((self.answer or USUAL_ANSWER) - context.position, 0.5 * context.position, 8.0)
+        left = max((self.answer or WINDOW) - context.position, 0.5 * context.position, 8.0)
         rounds = min(left, context.remaining) * self.acceptance[i].confidence / (1.0 + sum(curve))
         whole, reading = self.time
         return each * unread / max(1.0, rounds) * (whole / (whole + reading) if whole else 1.0)
@@ -335,29 +337,25 @@ class AutoPolicy:
         """Return the stop rule of a draft; until its drafter's calibration is trusted, one that never stops.
 
         Draft on while the chance that all tokens so far and one more are accepted is above what one more
-        costs, by what each of this draft's tokens adds to the pass.
+        costs, by what each of this draft's tokens adds to the pass. A node of a tree must be worth its part
+        of the pass, and all nodes of a depth the step to the next.
         """
         i, length = self.cascades.get(best.drafter, best.drafter), best.prefix_length or best.length
-        calibration = self.calibrations[i]
+        calibration, least, deeper = self.calibrations[i], 0.0, 0.0
         if self.looks_up[i]:
             return NEVER
-        least = 0.0
-        if best.width > 1:
-            least, deeper = self._worth_of_nodes(best, rate) if calibration.seen >= TRUSTED else (0.0, 0.0)
-            return Stop("gain", min(least, SUREST), calibration, deeper=deeper)
         if calibration.seen >= TRUSTED:
-            price, passes = self.draft_price(i), self.passes(batch)
-            more = 0.0 if self.padded and batch > 1 else passes.extra(batch, length)[length] / length
-            seconds = price(batch)[1] / batch + price.width * more
-            least = 0.0 if isnan(seconds) else rate * seconds / self.acceptance[i].mean
-        return Stop("gain", min(least, SUREST), calibration)
-
-    def _worth_of_nodes(self, tree: Candidate, rate: float) -> tuple[float, float]:
-        """Return what a node of a tree must be worth, and the nodes of a depth for the next to be drafted."""
-        price = self.draft_price(tree.drafter, tree.width)
-        node = self._extra(price.width, DEEPEST)[tree.length] / (tree.length * price.width)
-        each = 0.0 if isnan(step := price(1)[1]) else step
-        return rate * node, rate * each / self.acceptance[tree.drafter].mean
+            price, mean = self.draft_price(i, best.width), self.acceptance[i].mean
+            step = price(batch)[1]
+            if best.width > 1:
+                node = self._extra(price.width, DEEPEST)[length] / (length * price.width)
+                least, deeper = rate * node, 0.0 if isnan(step) else rate * step / mean
+            else:
+                passes = self.passes(batch)
+                more = 0.0 if self.padded and batch > 1 else passes.extra(batch, length)[length] / length
+                seconds = step / batch + price.width * more
+                least = 0.0 if isnan(seconds) else rate * seconds / mean
+        return Stop("gain", min(least, SUREST), calibration, deeper=deeper)
 
     # -- learning ------------------------------------------------------------------------------------
 
@@ -373,31 +371,22 @@ class AutoPolicy:
                 for k, signal in enumerate(signals[: min(tested, first)]):
                     calibration.learn(signal.chosen, float(k < outcome.accepted))
 
-    def spent(
-        self,
-        cost: RoundCost,
-        rounds: Mapping[int, tuple[float, int]],
-        reading: float,
-        *,
-        has_tree: bool = False,
-        matched: Collection[int] = (),
-        is_trial: bool = False,
-    ) -> None:
-        """Learn what a round took: seconds and tokens of each request, `reading` of drafters left out.
+    def spent(self, costs: RoundCosts, reading: float) -> None:
+        """Learn what a round took; `reading` are the seconds of it in which drafters read texts.
 
-        Seconds are NaN where the pass also read a prompt. In `matched` requests a lookup had a match; in a
-        trial a drafter was measured.
+        Seconds are NaN where the pass also read a prompt.
         """
+        cost = costs.cost
         n, kind = cost.requests, pass_kind(cost.kind)
-        if has_tree:
+        if costs.has_tree:
             self.tree_kind = kind
         elif kind != self.kind:
             self.kind, self.owed = kind, 0.0
         if n > 1:
             self.padded = cost.width > 0
-        whole = written = 0.0
-        for one, new in rounds.values():
-            whole, written = whole + one, written + new
+        part = reading / n
+        rounds = {request: (one - part, new) for request, (one, new) in costs.rounds.items()}
+        whole, written = sum(one for one, _ in rounds.values()), sum(new for _, new in rounds.values())
         if not isfinite(whole):
             return
         self.time = 0.99 * self.time[0] + whole, 0.99 * self.time[1] + reading
@@ -412,15 +401,15 @@ class AutoPolicy:
             passes.add(tokens, target + (self.owed if tokens > n else 0.0), doubts=n == 1 or self.padded)
             self.owed = 0.0 if tokens > n else self.owed
         for request, (one, new) in rounds.items():
-            rate.add(request in matched, new, max(0.0, one), n)
-        if (tokens > n or cost.again) and not is_trial:
+            rate.add(request in costs.matched, new, max(0.0, one), n)
+        if (tokens > n or cost.again) and not costs.is_trial:
             self.guards[self.kind].add(whole + reading, written * self.passes(n)(n) / n)
 
     def _check(self, target: float, usual: float) -> None:
         """Forget all prices that a file brought if the first known pass takes another time."""
         if self.doubted and usual:
             self.doubted = False
-            if not usual / SAME_MACHINE < target < usual * SAME_MACHINE:
+            if not usual / UNLIKE < target < usual * UNLIKE:
                 self._forget_prices()
 
     def restart(self) -> None:
@@ -438,24 +427,22 @@ class AutoPolicy:
     def values(self, batch: int = 1) -> Values:
         """Gain and seconds of every arm, the price of a second, and acceptance by length of the match."""
         passes, rates = self.passes(batch), [self.rate(batch, matched) for matched in (False, True)]
-        gains: list[float | None] = []
-        seconds: list[float | None] = []
-        for arm in self.arms:
-            i = self.drafters.index(arm.drafter) if arm.length else -1
-            price = self.draft_price(i, arm.width) if arm.length else None
-            start, each = price(batch) if price else (0.0, 0.0)
-            more = passes.extra(batch, LENGTHS[-1], price.width)[arm.length] if price else 0.0
+        gains, seconds = list[float | None]([0.0]), list[float | None]([0.0])  # of no draft
+        for arm in self.arms[1:]:
+            i = self.drafters.index(arm.drafter)
+            price = self.draft_price(i, arm.width)
+            start, each = price(batch)
+            more = passes.extra(batch, LENGTHS[-1], price.width)[arm.length]
             spent = (start + each * arm.length) / batch + more
             seconds.append(None if isnan(spent) else spent)
-            gains.append(0.0 if price is None else self._gain(i, arm, spent, rates))
+            gains.append(self._gain(i, arm, spent, rates))
         places = zip(("without a match", "with a match"), rates, strict=True)
-        plain = passes(batch) or None
         return Values(
             "tokens gained a round",
             tuple(gains),
             tuple(seconds),
             {place: rate for place, rate in places if rate > 0.0},
-            plain,
+            passes(batch) or None,
             {name: _matches(one) for name, one in zip(self.drafters, self.acceptance, strict=True)},
         )
 

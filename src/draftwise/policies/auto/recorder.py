@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import isfinite
+from typing import TypeAlias
 
 from ...core.arms import Arm
 from ...core.drafts import Draft
-from ...core.outcomes import Feedback, Grade, RoundCost, Window
+from ...core.outcomes import Feedback, Grade, Window
 from ...core.request import Request
 from ...core.roles import GradeJob, Graders, RoundRecord
 from .chances import match_length
 from .drafts import TAKEN
 from .policy import AutoPolicy, pass_kind
-from .prices import Line
+from .prices import Call, Line, RoundCosts
 
 SHARE = 0.005  # of the total time, for lookups that do not play, and as much for models
 ENOUGH = 24  # tokens of a batch, after which a model is graded on them; a new one is on the first
@@ -37,9 +38,7 @@ class PendingDraft:
 
     def follow(self, text: Sequence[int], *, done: bool = False) -> Window | None:
         """Compare with the next tokens of the text; the result, once all of the draft is decided."""
-        for token in text:
-            if self.right == len(self.tokens):
-                break
+        for token in text[: len(self.tokens) - self.right]:
             if self.tokens[self.right] != token:
                 return self._window(missed=True)
             self.right += 1
@@ -65,6 +64,7 @@ class GradingState:
         probs: the target's probabilities of the tokens from `start` on (with sampling only).
         graded: by model, the tokens of the text up to which it was graded.
         waiting: by model, the tokens after these from rounds in which it did not draft.
+        windows: what is known after this round.
     """
 
     start: int
@@ -75,60 +75,28 @@ class GradingState:
     probs: list[float] = field(default_factory=list)
     graded: dict[int, int] = field(default_factory=dict)
     waiting: dict[int, int] = field(default_factory=dict)
+    windows: list[Window] = field(default_factory=list)
 
-    def begin(self, start: int, text: Sequence[int]) -> list[Window]:
+    def begin(self, start: int, text: Sequence[int]) -> None:
         """Begin a round; tokens of rounds left out decide drafts, and no model is graded on them."""
-        windows = []
+        self.windows = []
         if self.end and start > self.end:
-            windows = self.settle(text[self.end : start])
+            self.windows = self.settle(text[self.end : start])
             self.start, self.rounds, self.probs, self.waiting = start, [], [], {}
         self.at, self.end = start, len(text)
-        return windows
 
     def settle(self, new: Sequence[int], *, done: bool = False) -> list[Window]:
         """Compare the drafts of lookups with new tokens; the results of those that are decided."""
-        windows, still = [], []
-        for draft in self.pending:
-            window = draft.follow(new, done=done)
-            if window is None:
-                still.append(draft)
-            else:
-                windows.append(window)
-        self.pending = still
-        return windows
+        followed = [(draft, draft.follow(new, done=done)) for draft in self.pending]
+        self.pending = [draft for draft, window in followed if window is None]
+        return [window for _, window in followed if window is not None]
 
     def first_ungraded(self, i: int) -> int:
         """Return the first token on which this model was not graded."""
         return max(self.graded.get(i, 0), self.start)
 
 
-@dataclass(slots=True)
-class Call:
-    """One call of a drafter: the tokens and depth of each of its drafts, and what they took.
-
-    `unread` are the tokens of all texts that it read first.
-    """
-
-    drafter: int
-    width: int
-    drafts: list[tuple[int, int]] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    unread: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RoundCosts:
-    """What a round took, and what is needed of its decision to learn from that: numbers only.
-
-    `rounds` has seconds and tokens by request; `matched` are the requests in which a lookup had a match.
-    """
-
-    cost: RoundCost
-    calls: Sequence[Call]
-    rounds: Mapping[int, tuple[float, int]]
-    matched: Collection[int]
-    has_tree: bool
-    is_trial: bool
+Pairs: TypeAlias = Sequence[tuple[RoundRecord, GradingState]]
 
 
 @dataclass(slots=True)
@@ -159,16 +127,15 @@ class AutoRecorder:
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
         """Return the outcomes of the arms that played, and windows of every draft that is decided."""
-        pairs, windows = self._begin(batch, graders)
+        pairs = self._begin(batch, graders)
         if (costs := self._costs(pairs)) is not None:
             self._spend(costs)
-        return self._compare(pairs, windows, graders)
+        return self._compare(pairs, graders)
 
     def ask(self, batch: Sequence[RoundRecord], graders: Graders) -> Callable[[], Sequence[Feedback]]:
         """Do all of `add` but the learning of what the round took, which takes the longest."""
-        pairs, windows = self._begin(batch, graders)
-        costs = self._costs(pairs)
-        feedback = self._compare(pairs, windows, graders)
+        pairs = self._begin(batch, graders)
+        costs, feedback = self._costs(pairs), self._compare(pairs, graders)
 
         def finish() -> Sequence[Feedback]:
             if costs is not None:
@@ -178,43 +145,32 @@ class AutoRecorder:
         return finish
 
     def close(self, request: Request) -> Sequence[Feedback]:
-        """Forget a text."""
         self.texts.pop(request.id, None)
         return ()
 
-    def _begin(
-        self, batch: Sequence[RoundRecord], graders: Graders
-    ) -> tuple[list[tuple[RoundRecord, GradingState]], list[list[Window]]]:
-        """Return the state of each text, and windows of drafts that rounds left out have decided."""
+    def _begin(self, batch: Sequence[RoundRecord], graders: Graders) -> Pairs:
+        """Return the state of each text, with windows of drafts that rounds left out have decided."""
         if not self.rounds:
             self._meet(graders)
         self.rounds += 1
-        pairs = [(seen, self._state(seen)) for seen in batch]
-        return pairs, [state.begin(_start(seen), seen.request.tokens) for seen, state in pairs]
+        pairs = [(seen, self.texts.setdefault(seen.request.id, GradingState(_start(seen)))) for seen in batch]
+        for seen, state in pairs:
+            state.begin(_start(seen), seen.request.tokens)
+        return pairs
 
-    def _compare(
-        self,
-        pairs: Sequence[tuple[RoundRecord, GradingState]],
-        windows: Sequence[list[Window]],
-        graders: Graders,
-    ) -> list[Feedback]:
+    def _compare(self, pairs: Pairs, graders: Graders) -> list[Feedback]:
         """Compare drafts with the text, and grade a model if one is due."""
-        for (seen, state), mine in zip(pairs, windows, strict=True):
-            mine += self._follow(seen, state, graders)
+        for seen, state in pairs:
+            state.windows += self._follow(seen, state, graders)
         if self.models:
-            self._grade(pairs, windows, graders)
-        for seen, _ in pairs:
+            self._grade(pairs, graders)
+        feedback = []
+        for seen, state in pairs:
             text = self.policy.texts[seen.request.id]
             text.written, text.samples = seen.request.position, not seen.request.sampling.greedy
-        return [
-            Feedback(
-                seen.request.id,
-                seen.decision,
-                () if seen.outcome.censored else (seen.outcome,),
-                windows=tuple(mine),
-            )
-            for (seen, _), mine in zip(pairs, windows, strict=True)
-        ]
+            outcomes = () if seen.outcome.censored else (seen.outcome,)
+            feedback.append(Feedback(seen.request.id, seen.decision, outcomes, windows=tuple(state.windows)))
+        return feedback
 
     def _meet(self, graders: Graders) -> None:
         """Find out which drafters are lookups, to be asked for drafts, and which are models, to be graded."""
@@ -226,15 +182,9 @@ class AutoRecorder:
         can = {i for i in self.models if graders.drafts_trees(policy.drafters[i])}
         policy.trees = {i: at for i, at in policy.trees.items() if i in can}
 
-    def _state(self, seen: RoundRecord) -> GradingState:
-        state = self.texts.get(seen.request.id)
-        if state is None:
-            state = self.texts[seen.request.id] = GradingState(_start(seen))
-        return state
-
     # -- seconds -------------------------------------------------------------------------------------
 
-    def _costs(self, pairs: Sequence[tuple[RoundRecord, GradingState]]) -> RoundCosts | None:
+    def _costs(self, pairs: Pairs) -> RoundCosts | None:
         """Return what the round and each call of a drafter in it took; None if that is not known."""
         policy, has_tree, calls = self.policy, False, dict[tuple[int, int], Call]()
         for seen, state in pairs:
@@ -263,7 +213,6 @@ class AutoRecorder:
         return RoundCosts(cost, [*calls.values()], rounds, matched, has_tree, policy.trial)
 
     def _spend(self, costs: RoundCosts) -> None:
-        """Tell the policy what a round took."""
         policy, reading, n = self.policy, 0.0, len(costs.rounds)
         for call in costs.calls:
             price = policy.draft_price(call.drafter, call.width)
@@ -276,16 +225,7 @@ class AutoRecorder:
                 price.add(deepest, call.unread, seconds, n, count)
             if call.unread > 16 * count + 4 * deepest:
                 reading += price.reading.each * call.unread
-        part = reading / n
-        rounds = {key: (seconds - part, tokens) for key, (seconds, tokens) in costs.rounds.items()}
-        policy.spent(
-            costs.cost,
-            rounds,
-            reading,
-            has_tree=costs.has_tree,
-            matched=costs.matched,
-            is_trial=costs.is_trial,
-        )
+        policy.spent(costs, reading)
 
     # -- acceptance ----------------------------------------------------------------------------------
 
@@ -367,9 +307,7 @@ class AutoRecorder:
                 policy.siblings[i].learn(caught=any(right))
         return tuple(accepts)
 
-    def _due(
-        self, pairs: Sequence[tuple[RoundRecord, GradingState]], round_seconds: float
-    ) -> tuple[int, list[tuple[int, int]]]:
+    def _due(self, pairs: Pairs, round_seconds: float) -> tuple[int, list[tuple[int, int]]]:
         """Return the model to grade now, and the tokens to read and place of each text that is ready; or -1.
 
         The model that has waited longest is next, new ones before all others. The first grading of a new one
@@ -408,12 +346,7 @@ class AutoRecorder:
         """Return how many tokens of this text a model has read."""
         return self.policy.texts[seen.request.id].read.get(i, 0)
 
-    def _grade(
-        self,
-        pairs: Sequence[tuple[RoundRecord, GradingState]],
-        windows: Sequence[list[Window]],
-        graders: Graders,
-    ) -> None:
+    def _grade(self, pairs: Pairs, graders: Graders) -> None:
         """Grade one model that does not play, if one is due, on the texts that take the least to read."""
         policy, round_seconds = self.policy, self.total / self.rounds
         i, ready = self._due(pairs, round_seconds)
@@ -449,7 +382,7 @@ class AutoRecorder:
             for grade in mine:
                 if grade.signals:
                     policy.calibrations[i].learn(grade.signals.chosen, grade.accept)
-            windows[at] += _windows(i, job, mine, state.rounds, policy.lengths[-1])
+            state.windows += _windows(i, job, mine, state.rounds, policy.lengths[-1])
 
 
 def _windows(

@@ -1,4 +1,4 @@
-"""A text classifier over prompts, stored as plain numbers: which drafter suits this text?
+"""A text classifier over prompts, and the policy that plays the drafter it picks for the whole text.
 
 One Safetensors file, `model.safetensors`, whose metadata, all of it text, is
 
@@ -26,15 +26,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arms import Arm, Context, Decision
+from ...core.outcomes import Feedback
 from ...errors import UserError
-from ...writing import replacing
+from ..arms import in_use
+from . import files
 
-FORMAT, VERSION = "draftwise-router", "1"
+SAID = {"format": "draftwise-router", "version": "1"}
 FILE = "model.safetensors"
 Array = NDArray[Any]
 
@@ -79,6 +83,47 @@ class Router:
         return scores
 
 
+@dataclass(slots=True)
+class RoutedPolicy:
+    """One arm for each drafter that the router knows, in its order; it learns nothing.
+
+    The text is classified once when it is opened, and again with each turn of a conversation. Where the best
+    drafter is out of use, the next best plays.
+    """
+
+    arms: tuple[Arm, ...]
+    router: Router
+    reads_hints: bool = False
+    routes: dict[int, list[float]] = field(default_factory=dict)
+
+    def open(self, request: int, tokens: Sequence[int]) -> None:
+        """Read the prompt, or all there is of a conversation."""
+        self.routes[request] = self.router.scores(tokens)
+
+    def choose(self, context: Context, rng: Random) -> Decision:
+        scores = self.routes[context.request]
+        arm = max(in_use(self.arms, context), key=scores.__getitem__)
+        return Decision(arm, 1.0, self.arms[arm].stops)
+
+    def learn(self, feedback: Feedback) -> None:
+        """A router is trained beforehand."""
+
+    def close(self, request: int) -> None:
+        self.routes.pop(request, None)
+
+    def check(self, vocabulary: str) -> None:
+        """See that the router's terms are of this tokenizer, by its fingerprint.
+
+        Raises:
+            UserError: they are of another.
+        """
+        if self.router.vocabulary and self.router.vocabulary != vocabulary:
+            raise UserError(
+                "the router was trained for another tokenizer: train one for this target with "
+                "`draftwise train router`"
+            )
+
+
 def runs(tokens: Sequence[int], longest: int) -> list[tuple[int, ...]]:
     """Return every run of up to `longest` tokens, as often as it stands there."""
     ids = tuple(tokens)
@@ -86,9 +131,7 @@ def runs(tokens: Sequence[int], longest: int) -> list[tuple[int, ...]]:
 
 
 def save(router: Router, folder: str | os.PathLike[str]) -> None:
-    """Write a router into a folder, under another name first."""
-    from safetensors.numpy import save as packed
-
+    """Write a router into a folder."""
     longest = max(map(len, router.terms))
     terms = np.full((len(router.terms), longest), -1, np.int32)
     for run, index in router.terms.items():
@@ -96,14 +139,8 @@ def save(router: Router, folder: str | os.PathLike[str]) -> None:
     tensors = {"terms": terms}
     for name in ("idf", "weight", "bias"):
         tensors[name] = np.ascontiguousarray(getattr(router, name), np.float32)
-    metadata = {
-        "format": FORMAT,
-        "version": VERSION,
-        "drafters": json.dumps(list(router.drafters)),
-        "vocabulary": router.vocabulary,
-    }
-    with replacing(Path(folder) / FILE) as part:
-        part.write_bytes(packed(tensors, metadata=metadata))
+    said = {"drafters": json.dumps(list(router.drafters)), "vocabulary": router.vocabulary}
+    files.save(Path(folder) / FILE, tensors, SAID | said)
 
 
 def load(path: str | os.PathLike[str]) -> Router:
@@ -112,36 +149,14 @@ def load(path: str | os.PathLike[str]) -> Router:
     Raises:
         UserError: there is none, or it is damaged or of another version.
     """
-    from safetensors import SafetensorError, safe_open
-
     place = Path(path).expanduser()
     file = place / FILE if place.is_dir() else place
-    try:
-        if not file.is_file():
-            raise UserError("there is no such file")
-        with safe_open(file, framework="np") as opened:
-            metadata = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        return _made(metadata, tensors)
-    except (UserError, SafetensorError, OSError, ValueError, KeyError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0].rstrip(".")
-        raise UserError(
-            f"cannot use the router {os.fspath(path)!r}: {reason}; give a folder that "
-            "`draftwise train router` made"
-        ) from None
+    return files.load(file, _made, SAID, "router", "give a folder that `draftwise train router` made")
 
 
-def _made(metadata: Mapping[str, str], tensors: Mapping[str, Array]) -> Router:
-    if [metadata.get("format"), metadata.get("version")] != [FORMAT, VERSION]:
-        raise UserError(f"it does not say {FORMAT} {VERSION} of itself")
-    rows = tensors["terms"]
-    if rows.ndim != 2 or rows.dtype != np.int32:
-        raise UserError(f"terms are {rows.dtype} of the shape {rows.shape}")
-    terms = {tuple(token for token in run if token >= 0): i for i, run in enumerate(rows.tolist())}
-    if len(terms) != len(rows) or () in terms:
-        raise UserError("terms stand there twice, or are empty")
-    drafters = json.loads(metadata["drafters"])
-    if not isinstance(drafters, list) or len(set(map(str, drafters))) < len(drafters):
-        raise UserError("its drafters are no list of names")
+def _made(said: Mapping[str, str], tensors: Mapping[str, Array]) -> Router:
+    rows = tensors["terms"].tolist()
+    terms = {tuple(token for token in run if token >= 0): i for i, run in enumerate(rows)}
     idf, weight, bias = (tensors[name].astype(np.float64) for name in ("idf", "weight", "bias"))
-    return Router(tuple(map(str, drafters)), terms, idf, weight, bias, metadata.get("vocabulary", ""))
+    drafters = tuple(map(str, json.loads(said["drafters"])))
+    return Router(drafters, terms, idf, weight, bias, said.get("vocabulary", ""))

@@ -23,7 +23,7 @@ Inputs are not scaled: fold the scaling used in training into the first layer. `
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log, tanh
 from pathlib import Path
@@ -35,17 +35,16 @@ from numpy.typing import NDArray
 from ...core.drafts import Signals
 from ...core.stops import TOP
 from ...errors import UserError
-from ...writing import replacing
+from . import files
 
 FORMAT, VERSION = "draftwise-scorer", "1"
 INPUTS = TOP + 2
-_ZEROS = (0.0,) * TOP
 DEEPEST = 64  # residual blocks: more would be a damaged number
-FLOATS = ("F16", "F32", "F64")
+DISCO = ("hidden.weight", "hidden.bias", "out.weight", "out.bias")
 Floats: TypeAlias = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Disco:
     """DISCO's classifier: two layers on the drafter's ten largest probabilities (arXiv 2405.04304).
 
@@ -68,18 +67,16 @@ class Disco:
 
     def __post_init__(self) -> None:
         width, *_ = np.shape(self.hidden_weight) or (0,)
-        _keep(self, "hidden_weight", (width, INPUTS))
-        _keep(self, "hidden_bias", (width,))
-        _keep(self, "out_weight", (1, width))
-        _keep(self, "out_bias", (1,))
+        self.hidden_weight = _checked("hidden.weight", self.hidden_weight, (width, INPUTS))
+        self.hidden_bias = _checked("hidden.bias", self.hidden_bias, (width,))
+        self.out_weight = _checked("out.weight", self.out_weight, (1, width))
+        self.out_bias = _checked("out.bias", self.out_bias, (1,))
 
     @property
     def width(self) -> int:
-        """Of the hidden layer."""
         return len(self.hidden_weight)
 
     def score(self, now: Signals) -> float:
-        """Return the chance, in [0, 1], that the target accepts the token."""
         with np.errstate(all="ignore"):
             h = self.hidden_weight @ features(now)
             h += self.hidden_bias
@@ -87,16 +84,11 @@ class Disco:
             return _sigmoid(float((self.out_weight @ h)[0] + self.out_bias[0]))
 
     def tensors(self) -> dict[str, Floats]:
-        """Its weights, by their names in a file."""
-        return {
-            "hidden.weight": self.hidden_weight,
-            "hidden.bias": self.hidden_bias,
-            "out.weight": self.out_weight,
-            "out.bias": self.out_bias,
-        }
+        weights = (self.hidden_weight, self.hidden_bias, self.out_weight, self.out_bias)
+        return dict(zip(DISCO, weights, strict=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SpecDecPlus:
     """SpecDec++'s acceptance head: residual blocks x + SiLU(W x + b) on the drafter's last hidden state, then
     a linear layer to the two outputs rejected and accepted, of which the softmax is taken.
@@ -118,20 +110,16 @@ class SpecDecPlus:
     drafter: str = ""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.layers <= DEEPEST:
-            raise UserError(f"{self.layers} residual blocks: a classifier has 0 to {DEEPEST}")
         *_, width = np.shape(self.out_weight) or (0,)
-        blocks = tuple(
+        self.blocks = tuple(
             (_checked(f"blocks.{i}.weight", w, (width, width)), _checked(f"blocks.{i}.bias", b, (width,)))
             for i, (w, b) in enumerate(self.blocks)
         )
-        object.__setattr__(self, "blocks", blocks)
-        _keep(self, "out_weight", (2, width))
-        _keep(self, "out_bias", (2,))
+        self.out_weight = _checked("out.weight", self.out_weight, (2, width))
+        self.out_bias = _checked("out.bias", self.out_bias, (2,))
 
     @property
     def width(self) -> int:
-        """Of the drafter's hidden state."""
         return int(self.out_weight.shape[1])
 
     @property
@@ -165,7 +153,6 @@ class SpecDecPlus:
             return _sigmoid(float(accepted - rejected))
 
     def tensors(self) -> dict[str, Floats]:
-        """Its weights, by their names in a file."""
         named = {"out.weight": self.out_weight, "out.bias": self.out_bias}
         for i, (weight, bias) in enumerate(self.blocks):
             named |= {f"blocks.{i}.weight": weight, f"blocks.{i}.bias": bias}
@@ -184,25 +171,16 @@ def features(now: Signals) -> Floats:
     """
     top = now.top or (now.top1, now.top2)
     entropy = -sum([p * log(p) for p in top if p > 0.0])
-    return np.array((*top, *_ZEROS[len(top) :], entropy, now.place), dtype=np.float32)
+    return np.array((*top, *[0.0] * (TOP - len(top)), entropy, now.place), dtype=np.float32)
 
 
 def save(scorer: Scorer, path: str | os.PathLike[str]) -> None:
-    """Write a classifier, under another name first, so that a file is never half there."""
-    from safetensors.numpy import save as packed
-
-    metadata = {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": scorer.kind,
-        "layers": str(scorer.layers),
-        "width": str(scorer.width),
-        "drafter": scorer.drafter,
-    }
+    """Write a classifier."""
+    said = {"format": FORMAT, "version": VERSION, "kind": scorer.kind, "layers": str(scorer.layers)}
+    said |= {"width": str(scorer.width), "drafter": scorer.drafter}
     if isinstance(scorer, SpecDecPlus):
-        metadata["shared"] = "true" if scorer.repeat > 1 else "false"
-    with replacing(Path(path)) as part:
-        part.write_bytes(packed(scorer.tensors(), metadata=metadata))
+        said["shared"] = "true" if scorer.repeat > 1 else "false"
+    files.save(Path(path), scorer.tensors(), said)
 
 
 def load(path: str | os.PathLike[str], kind: str) -> Scorer:
@@ -211,67 +189,23 @@ def load(path: str | os.PathLike[str], kind: str) -> Scorer:
     Raises:
         UserError: no such file, one of another kind or version, or a damaged one.
     """
-    from safetensors import SafetensorError
-
-    try:
-        metadata, tensors = _read(Path(path).expanduser())
-        said = [metadata.get(key, "") for key in ("format", "version", "kind")]
-        if said != [FORMAT, VERSION, kind]:
-            raise UserError(f"it says {' '.join(said).strip() or 'nothing'} of itself")
-        scorer = _made(kind, metadata, tensors)
-        if scorer.width != _number(metadata, "width"):
-            raise UserError(f"width={metadata['width']} where the weights have {scorer.width}")
-    except (UserError, SafetensorError, OSError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(
-            f"cannot use the classifier {os.fspath(path)!r}: {reason}; "
-            f"give a file of {FORMAT} {VERSION}, kind {kind} (see draftwise.policies.classifiers.stopping)"
-        ) from None
-    return scorer
+    said = {"format": FORMAT, "version": VERSION, "kind": kind}
+    remedy = f"give a file of {FORMAT} {VERSION}, kind {kind} (see draftwise.policies.classifiers.stopping)"
+    return files.load(path, _disco if kind == Disco.kind else _specdecpp, said, "classifier", remedy)
 
 
-def _read(path: Path) -> tuple[Mapping[str, str], dict[str, Any]]:
-    from safetensors import safe_open
-
-    if not path.is_file():
-        raise UserError("there is no such file")
-    with safe_open(path, framework="np") as file:
-        names = list(file.keys())
-        for name in names:
-            if (dtype := file.get_slice(name).get_dtype()) not in FLOATS:
-                raise UserError(f"{name} is {dtype}, which is none of {', '.join(FLOATS)}")
-        return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
+def _disco(said: Mapping[str, str], tensors: Mapping[str, Any]) -> Scorer:
+    return Disco(*(tensors[name] for name in DISCO), drafter=said.get("drafter", ""))
 
 
-def _made(kind: str, metadata: Mapping[str, str], tensors: Mapping[str, Any]) -> Scorer:
-    """Return the classifier of these tensors, which must be all that its metadata calls for and no others."""
-    layers, drafter = _number(metadata, "layers"), metadata.get("drafter", "")
-    if kind == Disco.kind:
-        if layers != Disco.layers:
-            raise UserError(f"layers={layers} where DISCO has {Disco.layers}")
-        w, b, v, c = _parts(tensors, ["hidden.weight", "hidden.bias", "out.weight", "out.bias"])
-        return Disco(w, b, v, c, drafter=drafter)
-    shared = metadata.get("shared")
-    if layers > DEEPEST or shared not in ("true", "false"):
-        raise UserError(f"layers={layers}, shared={shared}: layers are 0 to {DEEPEST}, shared true or false")
-    own = min(layers, 1) if shared == "true" else layers
-    blocks = [f"blocks.{i}.{part}" for i in range(own) for part in ("weight", "bias")]
-    *parts, out_weight, out_bias = _parts(tensors, [*blocks, "out.weight", "out.bias"])
-    pairs = tuple(zip(parts[::2], parts[1::2], strict=True))
-    return SpecDecPlus(pairs, out_weight, out_bias, repeat=layers // own if own else 1, drafter=drafter)
-
-
-def _parts(tensors: Mapping[str, Any], names: Sequence[str]) -> list[Any]:
-    if wrong := sorted(tensors.keys() ^ set(names)):
-        raise UserError(f"{wrong[0]} {'is missing' if wrong[0] in names else 'does not belong there'}")
-    return [tensors[name] for name in names]
-
-
-def _number(metadata: Mapping[str, str], key: str) -> int:
-    text = metadata.get(key, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 9):
-        raise UserError(f"{key}={text!r} is not a whole number")
-    return int(text)
+def _specdecpp(said: Mapping[str, str], tensors: Mapping[str, Any]) -> Scorer:
+    layers, is_shared = int(said["layers"]), said["shared"] == "true"
+    if not 0 <= layers <= DEEPEST:
+        raise UserError(f"layers={layers}: a classifier has 0 to {DEEPEST} residual blocks")
+    own = min(layers, 1) if is_shared else layers
+    blocks = [(tensors[f"blocks.{i}.weight"], tensors[f"blocks.{i}.bias"]) for i in range(own)]
+    repeat, drafter = layers // own if own else 1, said.get("drafter", "")
+    return SpecDecPlus(tuple(blocks), tensors["out.weight"], tensors["out.bias"], repeat, drafter)
 
 
 def _checked(name: str, array: Any, shape: tuple[int, ...]) -> Floats:
@@ -283,10 +217,6 @@ def _checked(name: str, array: Any, shape: tuple[int, ...]) -> Floats:
     if not np.isfinite(made).all():
         raise UserError(f"{name} has a weight that is not a finite number")
     return made
-
-
-def _keep(scorer: Scorer, name: str, shape: tuple[int, ...]) -> None:
-    object.__setattr__(scorer, name, _checked(name.replace("_", "."), getattr(scorer, name), shape))
 
 
 def _sigmoid(z: float) -> float:
