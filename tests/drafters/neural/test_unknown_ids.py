@@ -66,13 +66,22 @@ class Fourths:
         return (len(text) + len(ahead) + token) % 4 == 0
 
 
+def gguf_drafter() -> Any:
+    pytest.importorskip("llama_cpp")
+    from draftwise.drafters.neural.gguf import gguf
+    from tests.gguf import tiny
+
+    return gguf(tiny(), VOCAB)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("kind", ["lm", "exit", "eagle", "medusa", "mtp"])
+@pytest.mark.parametrize("kind", ["lm", "gguf", "exit", "eagle", "medusa", "mtp"])
 def test_grades_under_a_mask_are_those_of_the_drafts(kind: str, temperature: float) -> None:
     made = target()
     reads = HFTarget(made)
     makes: dict[str, Callable[[], Any]] = {
         "lm": lambda: LMDrafter(model("llama", seed=9), VOCAB),
+        "gguf": gguf_drafter,
         "exit": lambda: EarlyExitDrafter(reads),
         "eagle": lambda: EagleDrafter(random_eagle(made), reads),
         "medusa": lambda: MedusaDrafter(random_medusa(made), reads),

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from ...core.constraint import constraint_of
 from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
 from ...core.request import Request
@@ -115,7 +116,10 @@ class GgufDrafter:
             logits = read[begin:end]
             if rows:
                 logits = torch.cat((torch.stack(rows), logits))
-            graded.append(grades(job, logits, None, vocab_size=self.vocab_size, sample=self.sample))
+            constraint, size = constraint_of(job.request, job.start), self.vocab_size
+            graded.append(
+                grades(job, logits, None, vocab_size=size, sample=self.sample, constraint=constraint)
+            )
         return graded
 
     @torch.inference_mode()
