@@ -14,9 +14,9 @@ from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter, Graders, RoundRecord
 from draftwise.core.sampling import Sampling
+from draftwise.drafters.cascade import TogetherDrafter
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
-from draftwise.drafters.together import TogetherDrafter
 from draftwise.errors import UserError
 from draftwise.policies.catalogue import method
 from draftwise.policies.recorders.bandit import reward
