@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from draftwise import UserError
-from draftwise.drafters.lookup.corpus import read_texts
-from draftwise.drafters.lookup.datastore import Datastore
+from draftwise.drafters.lookup.datastore import Datastore, read_texts
 from draftwise.inputs import parse_json
 from draftwise.measure.trace.costs import read_costs as costs
 from draftwise.measure.trace.files import read_header

@@ -11,8 +11,7 @@ from draftwise.core.reading import IDLE, TRIED
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
 from draftwise.core.sampling import Sampling
-from draftwise.drafters.cascade import CascadeDrafter
-from draftwise.drafters.together import TogetherDrafter
+from draftwise.drafters.cascade import CascadeDrafter, TogetherDrafter
 from draftwise.policies.catalogue import method
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget

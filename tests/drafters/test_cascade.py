@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from draftwise.core.arms import NEVER, Arm, Context, Decision, HandOver, Stop
 from draftwise.core.contract import first as beginning
@@ -28,16 +27,15 @@ from draftwise.drafters.none import NoneDrafter
 from draftwise.errors import UserError
 from draftwise.measure.trace.record import header_of
 from draftwise.measure.trace.record import record as recording
-from draftwise.targets.hf import HFTarget
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
-from tests.core.turns import Anyone, group_tokens
+from tests.core.turns import Anyone
 from tests.distributions import check_distribution, exact
-from tests.drafters.test_together import Copies, Fails, Says
+from tests.drafters.test_together import ARCHITECTURES, Copies, Fails, Says, check_greedy
 from tests.effort import some
 from tests.exactness.test_exact_distribution import BAD, GOOD, LENGTH, PROMPT, SETTINGS, P, V
-from tests.tiny import CONFIGS, VOCAB, model, own_text
+from tests.tiny import VOCAB, model
 
 
 def asked(tokens: Sequence[int], key: int = 0) -> Request:
@@ -70,20 +68,21 @@ def _spec(text: str) -> tuple[tuple[str], dict[str, Any]]:
     return (path,), {name or "first": int(number or 1)}
 
 
+def joined(path: str, parts: dict[str, Drafter], vocab: int = V, **options: Any) -> CascadeDrafter:
+    """A cascade in the team of a loop."""
+    cascade, policy = CascadeDrafter(path, **options), Anyone((Arm("cascade", 4),))
+    Loop(SimTarget(markov(P), vocab), {**parts, "cascade": cascade}, policy, policy)
+    return cascade
+
+
 def drafted(
     path: str, parts: dict[str, Drafter], tokens: Sequence[int], length: int, **options: Any
 ) -> tuple[int, ...]:
     """The tokens of one draft."""
-    cascade = CascadeDrafter(path, **options)
-    made = Loop(
-        SimTarget(markov(P), V), {**parts, "cascade": cascade}, policy := Anyone((Arm("cascade", 4),)), policy
-    )
-    request = asked(tokens)
+    cascade, request = joined(path, parts, **options), asked(tokens)
     for part in parts.values():
         part.observe(request, tokens)
-    del made
-    (draft,) = cascade.draft([Job(request, length)])
-    return draft.tokens
+    return cascade.draft([Job(request, length)])[0].tokens
 
 
 def test_the_second_part_continues_where_the_first_ends() -> None:
@@ -153,18 +152,21 @@ def test_a_model_forgets_what_it_continued() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("cascade", "said"),
     [
         ("a", "name two"),
         ("a>", "name two"),
         ("a>c", "no drafter 'c'"),
         ("b>a", "cannot continue"),
         ("r>b", "no drafter 'r'"),
+        ("a>sim?match=1", "sim looks nothing up"),
     ],
 )
-def test_parts_that_do_not_fit_are_named(path: str, said: str) -> None:
+def test_parts_and_options_that_do_not_fit_are_named(cascade: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        loop({"r": path}, {"a": Says(1), "b": NgramDrafter()})
+        loop({"r": cascade}, {"a": Says(1), "b": NgramDrafter(), "sim": SimDrafter(markov(P))})
+    with pytest.raises(UserError, match="instead or match"):
+        CascadeDrafter("a>b", instead=True, match=2)
 
 
 def test_a_trace_does_not_hold_it() -> None:
@@ -264,22 +266,10 @@ def test_what_is_continued_may_depend_on_what_was_drawn() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize(
-    "name", some([n for n in CONFIGS if n not in ("gemma2-window", "minimax-sparse")], 2)
-)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_greedy_text_is_the_models_own(name: str, batch: int) -> None:
-    made = model(name, dtype=torch.float32)
-    prompts = [[3, 5, 3, 5, 3], [7] * 12, [4, 9, 2, 4, 9]]
-    parts: dict[str, Drafter] = {
-        "bad": LMDrafter(model(name, seed=9), VOCAB),
-        "good": LMDrafter(made, VOCAB),
-        "ngram": NgramDrafter(),
-        "suffix": SuffixDrafter(),
-    }
-    team = loop(CASCADES, parts, HFTarget(made), length=6)
-    rounds = list(team.run(prompts, Sampling(max_new_tokens=30), batch=batch))
-    assert group_tokens(rounds) == [own_text(made, p, 30) for p in prompts]
-    assert any(r.accepted >= 3 for r in rounds) and not any(team.faults.values())
+    rounds = check_greedy(name, batch, lambda target, parts: loop(CASCADES, parts, target, length=6))
+    assert any(r.accepted >= 3 for r in rounds)
 
 
 class Hears(NgramDrafter):
@@ -298,22 +288,17 @@ def test_the_places_of_the_second_part_keep_their_own_stop_rules(
     options: dict[str, Any], left: tuple[int, ...]
 ) -> None:
     rules = tuple(Stop("confidence", 0.1 * k) for k in range(3))
-    second, cascade = Hears(), CascadeDrafter("a>b", **options)
-    parts: dict[str, Drafter] = {"a": Says(1, 2, 3), "b": second, "cascade": cascade}
-    policy = Anyone((Arm("cascade", 4),))
-    made = Loop(SimTarget(markov(P), V), parts, policy, policy)
+    cascade = joined("a>b", {"a": Says(1, 2, 3), "b": (second := Hears())}, **options)
     second.observe(request := asked([5, 1, 6]), [5, 1, 6])
     cascade.draft([Job(request, 4, stops=rules)])
-    assert second.stops == [tuple(rules[k] for k in left) or (NEVER,)] and made.pool is cascade.pool
+    assert second.stops == [tuple(rules[k] for k in left) or (NEVER,)]
 
 
 def test_a_stop_rule_of_the_first_part_ends_the_draft() -> None:
-    cascade = CascadeDrafter("model>ngram", first=2)
-    parts: dict[str, Drafter] = {"model": SimDrafter(markov(P)), "ngram": NgramDrafter()}
-    policy = Anyone((Arm("cascade", 6),))
-    Loop(SimTarget(markov(P), V), {**parts, "cascade": cascade}, policy, policy)
+    lookup = NgramDrafter()
+    cascade = joined("model>ngram", {"model": SimDrafter(markov(P)), "ngram": lookup}, first=2)
     request = asked([0, 1, 2, 1, 0, 1])
-    parts["ngram"].observe(request, request.tokens)
+    lookup.observe(request, request.tokens)
     always = (Stop("max-confidence", 2.0),)
     assert len(cascade.draft([Job(request, 6, always)])[0].tokens) == 1
     assert len(cascade.draft([Job(request, 6)])[0].tokens) == 6
@@ -344,9 +329,7 @@ def test_the_second_part_takes_over_at_its_first_match(lookup: type[Any], reads:
         text = [rng.randrange(V) for _ in range(rng.randrange(3, 9))]
         model = Guesses() if reads else SimDrafter(markov(P))
         second, match = lookup(), rng.randrange(1, 4)
-        parts: dict[str, Drafter] = {"model": model, "lookup": second}
-        cascade, policy = CascadeDrafter("model>lookup", match=match), Anyone((Arm("cascade", 6),))
-        Loop(SimTarget(markov(P), V), {**parts, "cascade": cascade}, policy, policy)
+        cascade = joined("model>lookup", {"model": model, "lookup": second}, match=match)
         request = asked(text, key)
         second.observe(request, text)
         (alone,) = SimDrafter(markov(P)).draft([Job(request, 6)])
@@ -364,10 +347,8 @@ def test_the_second_part_takes_over_at_its_first_match(lookup: type[Any], reads:
 
 def test_gates_say_how_much_is_added_with_which_match() -> None:
     """Three tokens of a drafter, and what the lookup adds after one, two or all of them."""
-    cascade, second = CascadeDrafter("says>ngram", match=1), NgramDrafter()
-    parts: dict[str, Drafter] = {"says": Says(1, 2, 3), "ngram": second, "cascade": cascade}
-    policy = Anyone((Arm("cascade", 9),))
-    Loop(SimTarget(markov(P), 16), parts, policy, policy)
+    second = NgramDrafter()
+    cascade = joined("says>ngram", {"says": Says(1, 2, 3), "ngram": second}, vocab=16, match=1)
     text = [5, 1, 7, 8, 9, 1, 2, 4, 6]
     request = asked(text)
     second.observe(request, text)
@@ -394,10 +375,8 @@ def test_gates_say_how_much_is_added_with_which_match() -> None:
 
 def test_what_is_added_to_drawn_tokens_is_certain() -> None:
     """A cascade's draft stays drawn: its tail has one token of probability 1 in each row."""
-    cascade, second = CascadeDrafter("draws>ngram", match=1), NgramDrafter()
-    parts: dict[str, Drafter] = {"draws": Copies(markov(P)), "ngram": second, "cascade": cascade}
-    policy = Anyone((Arm("cascade", 4),))
-    Loop(SimTarget(markov(P), V), parts, policy, policy)
+    second = NgramDrafter()
+    cascade = joined("draws>ngram", {"draws": Copies(markov(P)), "ngram": second}, match=1)
     text = [0, 1, 2, 3, 0, 1]
     request = replace(asked(text), sampling=Sampling(max_new_tokens=50, temperature=1.0))
     second.observe(request, text)
@@ -405,17 +384,6 @@ def test_what_is_added_to_drawn_tokens_is_certain() -> None:
     rows = np.asarray(draft.dist)
     assert draft.prefix_length == 1 and rows.shape == (4, V) and np.allclose(rows.sum(1), 1.0)
     assert [row.argmax() for row in rows[1:]] == list(draft.tokens[1:]) and draft.probs[1:] == (1.0,) * 3
-
-
-def test_options_that_exclude_each_other_are_named() -> None:
-    with pytest.raises(UserError, match="instead or match"):
-        CascadeDrafter("a>b", instead=True, match=2)
-    with pytest.raises(UserError, match="first=-1"):
-        CascadeDrafter("a>b", first=-1)
-    with pytest.raises(UserError, match="match=-1"):
-        CascadeDrafter("a>b", match=-1)
-    with pytest.raises(UserError, match="b looks nothing up"):
-        loop({"r": "a>b?match=1"}, {"a": Says(1), "b": SimDrafter(markov(P))})
 
 
 def test_a_grammar_leaves_the_parts_of_a_draft_as_they_are() -> None:

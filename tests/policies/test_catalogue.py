@@ -19,9 +19,9 @@ from draftwise.core.outcomes import Feedback, Outcome, RoundCost
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter, Graders, RoundRecord, Valuer
 from draftwise.core.sampling import Sampling
+from draftwise.drafters.cascade import TogetherDrafter
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
-from draftwise.drafters.together import TogetherDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.policies.arms import LONGEST
 from draftwise.policies.catalogue import method

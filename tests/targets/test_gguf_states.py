@@ -6,16 +6,14 @@ from random import Random
 
 import pytest
 
-from draftwise.core.drafts import Draft
-from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.gguf import gguf as drafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.gguf import sequences
 from draftwise.targets.gguf import gguf
 from tests.core.turns import group_tokens, loop_with, written
-from tests.gguf import Plain, stateful
-from tests.targets.test_gguf import Noise, own, prompts, team
+from tests.gguf import stateful
+from tests.targets.test_gguf import Noise, check_uncommitted, own, prompts, team
 from tests.targets.test_hf import Oracle
 from tests.tiny import VOCAB
 
@@ -51,13 +49,7 @@ def test_states_are_read_again_where_the_memory_grows(monkeypatch: pytest.Monkey
 
 
 def test_a_pass_that_was_never_committed_is_read_again() -> None:
-    target, plain = gguf(stateful("lfm2")), Plain(stateful("lfm2"))
-    one = Request(0, [3, 4, 5, 6], 4, Sampling(), Random(0), Random(0))
-    target.open(one)
-    for drafted in ((7, 8, 9), (9, 9)):
-        (scores,) = target.verify([(one, Draft.chain(drafted))])
-        assert scores.choice(-1) == int(plain.after(one.tokens).argmax())
-        assert scores.choice(1) == int(plain.after([*one.tokens, *drafted[:2]]).argmax())
+    check_uncommitted(stateful("lfm2"))
 
 
 @pytest.mark.parametrize("batch", [1, 3])

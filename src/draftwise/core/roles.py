@@ -73,11 +73,16 @@ class Drafter(Protocol):
         """`new` was committed, after what was observed before; the first call brings the prompt.
 
         `request.tokens` may already be longer: go by `new`. Called after each round, drafted or not, so that
-        it should be cheap.
+        it should be cheap. Does nothing unless it is overridden.
         """
+        return
 
     def close(self, request: Request) -> None:
-        """Free what is kept for a request. Called once for each, also for one it never drafted for."""
+        """Free what is kept for a request, if anything.
+
+        Called once for each request, also for one it never drafted for.
+        """
+        return
 
 
 @runtime_checkable

@@ -1,8 +1,8 @@
-"""Composite drafts: one drafter begins a draft and another continues it."""
+"""Composite drafts: one drafter continues the draft of another, or all draft at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
@@ -11,14 +11,30 @@ from ..core.contract import first
 from ..core.drafter_pool import DrafterPool
 from ..core.drafts import Draft, Job
 from ..core.request import Request
-from ..core.roles import Continuer, Matcher
+from ..core.roles import Continuer, Drafter, Matcher
 from ..errors import UserError, one_line
+from ..registry import Within
 from ..specs import cascade_parts
 
 T = TypeVar("T")
 
 
-class CascadeDrafter:
+class CompositeDrafter(Drafter):
+    """A drafter that asks others of its team, which see the text and are closed by themselves."""
+
+    pool: DrafterPool | None = None
+
+    def join(self, team: DrafterPool) -> None:
+        """Receive the team's drafters."""
+        self.pool = team
+
+    def _team(self) -> DrafterPool:
+        if self.pool is None:
+            raise ValueError("no other drafters: give this drafter to a loop, together with others")
+        return self.pool
+
+
+class CascadeDrafter(CompositeDrafter):
     """Lets one drafter of the team begin a draft and another continue it: `cascade:FIRST>SECOND`.
 
     FIRST drafts at most `first` tokens, or with 0 as many as it has; SECOND continues as if these had been
@@ -34,29 +50,25 @@ class CascadeDrafter:
     Source: model first, lookup after it: Cascade speculative drafting (arXiv 2312.11462).
 
     Raises:
-        UserError: the parts are not written as FIRST>SECOND, `first` is below 0, or options exclude each
-            other.
+        UserError: the parts are not written as FIRST>SECOND, or options exclude each other.
     """
 
     def __init__(
         self,
         path: str = "",
         *,
-        first: Annotated[int, "tokens of the first drafter at most; 0: all that it has"] = 1,
+        first: Annotated[int, "tokens of the first drafter at most; 0: all that it has", Within(0)] = 1,
         instead: Annotated[bool, "the second drafts only where the first has nothing"] = False,
-        match: Annotated[int, "tokens of a match with which the second takes over; 0: it never does"] = 0,
+        match: Annotated[
+            int, "tokens of a match with which the second takes over; 0: it never does", Within(0)
+        ] = 0,
     ) -> None:
         self.parts = cascade_parts(path)
         if len(self.parts) != 2 or not all(self.parts):
             raise UserError(f"cascade:{path}: name two drafters of the team, as cascade:zoo:general>ngram")
-        if first < 0:
-            raise UserError(f"cascade:{path}?first={first}: give 1 or more tokens, or 0 for all")
-        if match < 0:
-            raise UserError(f"cascade:{path}?match={match}: give 1 or more tokens, or 0 for never")
         if instead and match:
             raise UserError(f"cascade:{path}: give instead or match, not both")
         self.first, self.instead, self.match = 0 if instead or match else first, instead, match
-        self.pool: DrafterPool | None = None
 
     def join(self, team: DrafterPool) -> None:
         """Receive the team's drafters.
@@ -73,10 +85,9 @@ class CascadeDrafter:
             raise UserError(f"{name}: {self.parts[1]} cannot continue another's draft; name ngram or suffix")
         if self.match and not isinstance(team.drafters[self.parts[1]], Matcher):
             raise UserError(f"{name}?match: {self.parts[1]} looks nothing up; name ngram or suffix")
-        self.pool = team
+        super().join(team)
 
     def hint(self, request: Request) -> float:
-        """Return the first part's hint."""
         return self._team().drafters[self.parts[0]].hint(request)
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
@@ -99,17 +110,6 @@ class CascadeDrafter:
             for i, more in zip(second_of, added, strict=True):
                 drafts[i] = joined(drafts[i], more)
         return drafts
-
-    def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Do nothing: the team shows the parts the text."""
-
-    def close(self, request: Request) -> None:
-        """Do nothing: there is nothing to free."""
-
-    def _team(self) -> DrafterPool:
-        if self.pool is None:
-            raise ValueError("no other drafters: give this drafter to a loop, together with others")
-        return self.pool
 
     def _first_job(self, job: Job) -> Job:
         if self.match:
@@ -168,6 +168,49 @@ class CascadeDrafter:
         stops = (NEVER,) if self.match else job.stops[min(n, len(job.stops) - 1) :]
         most = self._addition(job, draft.tokens, inside=False)[0] if self.match else job.length
         return replace(job, length=min(job.length - n, most), stops=stops, deterministic=True, rows=False)
+
+
+class TogetherDrafter(CompositeDrafter):
+    """Drafts what all the others of its team draft, merged so that equal prefixes are verified once.
+
+    The baseline that MetaSD calls DraftAll. The tokens count as picked, whichever drafter made them; drafters
+    that would sample are asked for their most likely tokens instead. A job of width w has room for w chains
+    of its length. A drafter that fails is disabled, as it would be alone; the others continue.
+    """
+
+    parts: tuple[str, ...] = ()  # the drafters that it asks
+
+    def join(self, team: DrafterPool) -> None:
+        super().join(team)
+        self.parts = tuple(name for name, drafter in team.drafters.items() if drafter is not self)
+
+    def hint(self, request: Request) -> float:
+        return 1.0
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """Draft one tree per job; if there is no room for all, earlier drafters of the team come first."""
+        team, parts = self._team(), [list[Draft]() for _ in jobs]
+        for name, drafter in team.drafters.items():
+            which = [i for i, job in enumerate(jobs) if name not in job.request.disabled]
+            if drafter is self or not which:
+                continue
+            drafts = team.ask(
+                name, [replace(jobs[i], width=1, deterministic=True, rows=False) for i in which]
+            )
+            for i, draft in zip(which, drafts, strict=True):
+                parts[i].append(draft)
+        return [merged(drafts, job.length * job.width) for drafts, job in zip(parts, jobs, strict=True)]
+
+
+def merged(drafts: Iterable[Draft], most: int) -> Draft:
+    """Return one picked draft of at most `most` nodes with every path of `drafts`, in their order."""
+    nodes: dict[tuple[int, int], int] = {}  # (parent, token) -> node
+    for draft in drafts:
+        own: dict[int, int] = {-1: -1}
+        for i, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
+            own[i] = nodes.setdefault((own[parent], token), len(nodes))
+    nodes_left = list(nodes)[:most]  # a node comes after its parent, so the first nodes form a tree
+    return Draft(tuple(token for _, token in nodes_left), tuple(parent for parent, _ in nodes_left))
 
 
 def is_usable(name: str, request: Request) -> bool:

@@ -4,7 +4,6 @@ from random import Random
 
 import pytest
 
-from draftwise.core.arms import Stop
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.ngrams import LOOKED
 from draftwise.errors import UserError
@@ -82,17 +81,6 @@ def test_a_match_is_as_long_as_both_passages_agree() -> None:
     assert seen == [float(min(n, LOOKED)) for n in range(1, 56)]
     assert drafter.match_after(request, passage[60:63]) == LOOKED
     assert drafter.match_after(request, [1, 2]) == 0
-
-
-def test_stop_rules_cut_the_draft_and_keep_the_last_token() -> None:
-    drafter = NgramDrafter(min=1, max=1)
-    request = make_request()
-    commit(drafter, request, [1, 2, 1, 3, 1, 2, 1])  # a match of one token was right one time in three here
-    p = draft(drafter, request).probs[0]
-    assert p < 0.5
-    assert len(draft(drafter, request, 8, Stop("confidence", p)).tokens) == 8
-    assert len(draft(drafter, request, 8, Stop("confidence", p + 1e-9)).tokens) == 1
-    assert len(draft(drafter, request, 8, Stop("cumulative", p**3 + 1e-9)).tokens) == 3
 
 
 def test_a_request_goes_on_until_it_is_closed() -> None:

@@ -34,11 +34,6 @@ def test_the_token_that_triggers_a_rule_is_kept() -> None:
     assert chain(job(4, Stop("confidence", 0.5)), steps).tokens == (1, 2, 3)
 
 
-def test_joint_probability_covers_the_draft_so_far() -> None:
-    steps = [(i, sure(0.8)) for i in range(6)]
-    assert chain(job(6, Stop("cumulative", 0.5)), steps).tokens == (0, 1, 2, 3)  # 0.8**4 = 0.41
-
-
 def test_each_position_has_its_own_rule_and_the_last_holds_on() -> None:
     steps = [(i, sure(0.6)) for i in range(6)]
     rules = (Stop("never"), Stop("confidence", 0.5), Stop("confidence", 0.7))

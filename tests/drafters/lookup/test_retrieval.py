@@ -93,26 +93,6 @@ def test_few_candidates_never_draft_what_no_document_has(tmp_path: Path) -> None
         assert any(starts_of(document, whole) for document in documents)
 
 
-def test_the_majority_wins_position_by_position(tmp_path: Path) -> None:
-    path = store(tmp_path, [1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 3, 5], [1, 2, 6, 7], [1, 2, 6, 7])
-    drafter = RetrievalDrafter(path)
-    request = make_request()
-    commit(drafter, request, [9, 1, 2])
-    made = draft(drafter, request, 2)
-    assert made.tokens == (3, 5)
-    assert made.probs == pytest.approx((3 / 5.5, 2 / 3.5))
-
-
-def test_a_draft_ends_where_the_documents_end(tmp_path: Path) -> None:
-    drafter = RetrievalDrafter(store(tmp_path, [1, 2, 3], [4, 5, 6]), min_prob=0.0)
-    request = make_request()
-    commit(drafter, request, [1, 2])
-    assert draft(drafter, request).tokens == (3,)
-    commit(drafter, request, [3])
-    assert drafter.hint(request) == 3.0
-    assert draft(drafter, request).tokens == ()
-
-
 def test_min_prob_and_stop_rules_end_a_draft(tmp_path: Path) -> None:
     path = store(tmp_path, list(range(20)))
     request = make_request()
@@ -155,8 +135,6 @@ def test_check_is_the_datastores(tmp_path: Path) -> None:
         ({"min_match": 0}, "min_match=0"),
         ({"min_match": 5, "max_match": 4}, "min_match=5&max_match=4"),
         ({"max_match": 33}, "max_match=33"),
-        ({"candidates": 0}, "candidates=0"),
-        ({"min_prob": float("nan")}, "min_prob=nan"),
     ],
 )
 def test_bad_settings_name_the_value(tmp_path: Path, options: dict[str, int], said: str) -> None:

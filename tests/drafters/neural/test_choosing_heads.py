@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from draftwise.core.arms import Arm, Context, Decision
-from draftwise.core.drafts import Draft, Job
+from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
 from draftwise.core.outcomes import Feedback
 from draftwise.core.request import Request
@@ -18,7 +18,6 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.medusa import MedusaDrafter
 from draftwise.policies.catalogue import method
-from draftwise.policies.recorders.cursors import Path
 from draftwise.policies.recorders.full_information import Grading
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, loop_with
@@ -103,15 +102,6 @@ def test_a_head_is_unavailable_until_the_target_has_read_the_text() -> None:
     assert [i for i, wait in enumerate(waits) if wait] == [0, turn]
     assert not policy.seen[0].outcomes and policy.seen[1].outcomes
     assert not policy.seen[turn].outcomes
-
-
-def test_a_tree_is_graded_by_all_children() -> None:
-    path = Path(Draft((5, 6, 7, 8), (-1, -1, 1, 1)))
-    distribution = {5: 0.2, 6: 0.3, 7: 0.5, 8: 0.25}
-    first, second, third = (path.step(token, distribution.__getitem__) for token in (6, 9, 7))
-    assert (first.accept, first.overlap) == (1.0, 0.5)
-    assert (second.accept, second.overlap) == (0.0, 0.75)
-    assert (third.accept, third.overlap) == (0.0, 0.0)
 
 
 def rounds_alone(drafter: EagleDrafter, request: Request, arm: Arm) -> int:

@@ -23,7 +23,6 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
-from draftwise.errors import UserError
 from draftwise.models.heads.eagle import Eagle
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, group_tokens
@@ -313,10 +312,3 @@ def test_grades_fall_with_the_depth_of_a_draft_as_its_own_drafts_did() -> None:
     assert grade.at(0)[0] == grade.accept
     assert grade.at(1) == pytest.approx((grade.accept * factor, grade.overlap * factor))
     assert grade.at(9) == grade.at(1)
-
-
-def test_options_out_of_range_are_refused() -> None:
-    reads = HFTarget(target())
-    for options in ({"top": 0}, {"gain": -1.0}):
-        with pytest.raises(UserError, match="width and top 1 or more"):
-            EagleDrafter(bad("eagle"), reads, **options)

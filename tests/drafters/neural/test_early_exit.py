@@ -109,5 +109,3 @@ def test_layers_that_are_not_there_are_refused() -> None:
     for layers in (2, -1):
         with pytest.raises(UserError, match=f"layers={layers}: this target has 2 layers, exit after 1 to 1"):
             EarlyExitDrafter(reads, layers=layers)
-    with pytest.raises(UserError, match="width and top 1 or more"):
-        EarlyExitDrafter(reads, top=0)

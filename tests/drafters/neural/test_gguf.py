@@ -10,14 +10,22 @@ import pytest
 import torch
 
 from draftwise.core.arms import Stop
-from draftwise.core.drafts import Job, Signals
-from draftwise.core.request import Request
+from draftwise.core.drafts import Job
 from draftwise.core.roles import GradeJob
-from draftwise.core.sampling import Sampling
-from draftwise.core.stops import stop
 from draftwise.drafters.neural.gguf import GgufDrafter, gguf
 from draftwise.models.distributions import warp, warpers
-from tests.drafters.neural.test_lm import check_nothing_is_read_twice
+from draftwise.targets.hf import HFTarget
+from tests.drafters.neural.heads import target
+from tests.drafters.neural.test_lm import (
+    Model,
+    by_hand,
+    check_nothing_is_read_twice,
+    check_rule,
+    check_turns,
+    check_vocabulary,
+    request,
+)
+from tests.drafters.neural.test_unknown_ids import check_grades_under_a_mask
 from tests.gguf import Plain, tiny, watch_feeds
 from tests.tiny import VOCAB
 
@@ -30,64 +38,39 @@ def drafter(**options: Any) -> GgufDrafter:
     return made
 
 
-def request(at: int, tokens: list[int], **settings: Any) -> Request:
-    sampling = Sampling(**{"max_new_tokens": 60} | settings)
-    return Request(at, tokens, len(tokens), sampling, Random(at), Random(at))
-
-
 def texts(n: int = 4) -> list[list[int]]:
     return [[Random(i).randrange(2, VOCAB) for _ in range(3 + 13 * i)] for i in range(n)]
 
 
-def by_hand(plain: Plain, tokens: list[int], length: int, rule: Stop) -> list[int]:
-    """The greedy draft, read from the beginning for each token."""
-    text, joint, previous = list(tokens), 1.0, None
-    for position in range(length):
-        p = torch.from_numpy(plain.after(text)).softmax(-1)
-        first, second = p.topk(2).values.tolist()
-        text.append(int(p.argmax()))
-        now = Signals(first, second, float(-(p * p.log()).sum()), first)
-        joint *= first
-        if stop(rule, now, position=position, previous=previous, joint=joint):
-            break
-        previous = now
-    return text[len(tokens) :]
+def reads(path: str) -> Model:
+    plain = Plain(path)
+    return lambda text: torch.from_numpy(plain.after(text))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.rule)
 def test_a_draft_ends_where_its_rule_says(rule: Stop) -> None:
-    plain, made = Plain(tiny(head=6.0)), gguf(tiny(head=6.0), VOCAB)
-    jobs = [Job(request(i, text), 8, (rule,)) for i, text in enumerate(texts())]
-    hand = [by_hand(plain, text, 8, rule) for text in texts()]
-    assert [list(draft.tokens) for draft in made.draft(jobs)] == hand
-    assert len({len(tokens) for tokens in hand}) > 1, "the rule must matter"
+    check_rule(gguf(tiny(head=6.0), VOCAB), reads(tiny(head=6.0)), rule)
 
 
 def test_requests_may_take_turns() -> None:
-    made, plain = drafter(), Plain(tiny())
-    requests = [request(i, text) for i, text in enumerate(texts(3))]
-    for asked in ([0], [1], [0], [2, 1], [0, 2], [1], [0, 1, 2]):
-        drafts = made.draft([Job(requests[i], 4) for i in asked])
-        for i, draft in zip(asked, drafts, strict=True):
-            assert list(draft.tokens) == by_hand(plain, requests[i].tokens, 4, Stop())
-            requests[i].tokens += [*draft.tokens[:2], 5]
+    check_turns(drafter(), reads(tiny()))
 
 
 def test_nothing_is_read_twice() -> None:
-    made, plain = drafter(), Plain(tiny())
-    check_nothing_is_read_twice(made, watch_feeds(made), lambda text: by_hand(plain, text, 4, Stop()))
+    made = drafter()
+    check_nothing_is_read_twice(made, watch_feeds(made), reads(tiny()))
     assert not made.rows.cached_lengths
 
 
 @pytest.mark.parametrize("size", [VOCAB - 4, VOCAB, VOCAB + 9])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_vocabulary_of_another_size_is_cut_or_filled_with_zeros(size: int, temperature: float) -> None:
-    made = gguf(tiny(vocab=size), VOCAB)
-    (draft,) = made.draft([Job(request(0, [3, 4, 5], temperature=temperature), 8)])
-    assert len(draft.tokens) == 8 and max(draft.tokens) < min(size, VOCAB)
-    for q, token, p in zip(draft.dist or [], draft.tokens, draft.probs, strict=temperature > 0):
-        assert q.shape == (VOCAB,) and float(q.sum()) == pytest.approx(1.0) and float(q[token]) == p
-    assert (draft.dist is not None) == (temperature > 0)
+    check_vocabulary(gguf(tiny(vocab=size), VOCAB), size, temperature)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_grades_under_a_mask_are_those_of_the_drafts(temperature: float) -> None:
+    check_grades_under_a_mask(drafter(), HFTarget(target()), temperature)
 
 
 @pytest.mark.parametrize("drafted", [False, True])
@@ -124,7 +107,7 @@ def test_a_seat_is_what_another_text_has_read() -> None:
     made.draft([Job(whole, 2)])
     made.seat(whole, view)
     assert made.rows.cached_lengths[1] == 19
-    assert list(made.draft([Job(view, 3)])[0].tokens) == by_hand(Plain(tiny()), text[:20], 3, Stop())
+    assert list(made.draft([Job(view, 3)])[0].tokens) == by_hand(reads(tiny()), text[:20], 3, Stop())
 
 
 def test_nothing_is_drafted_beyond_the_context() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from draftwise.core.arms import Stop
 from draftwise.core.drafts import Draft, Job, Signals
@@ -42,32 +43,48 @@ def request(at: int, tokens: list[int], **settings: Any) -> Request:
     return Request(at, tokens, len(tokens), sampling, Random(at), Random(at))
 
 
-@torch.inference_mode()
-def by_hand(made: Any, tokens: list[int], length: int, rule: Stop) -> tuple[list[int], list[Signals]]:
+Model = Callable[[list[int]], Tensor]
+"""The logits after a text, shape (vocabulary,)."""
+
+
+def by_hand(model: Model, tokens: list[int], length: int, rule: Stop) -> list[int]:
     """The greedy draft, read from the beginning for each token."""
-    text, signals, joint = list(tokens), list[Signals](), 1.0
-    previous = None
+    text, joint, previous = list(tokens), 1.0, None
     for position in range(length):
-        p = made(torch.tensor([text])).logits[0, -1, :VOCAB].float().softmax(-1)
+        p = model(text).softmax(-1)
         first, second = p.topk(2).values.tolist()
         text.append(int(p.argmax()))
         now = Signals(first, second, float(-(p * p.log()).sum()), first)
-        signals.append(now)
         joint *= first
         if stop(rule, now, position=position, previous=previous, joint=joint):
             break
         previous = now
-    return text[len(tokens) :], signals
+    return text[len(tokens) :]
+
+
+def reads(made: Any) -> Model:
+    """A model of Transformers."""
+
+    def after(text: list[int]) -> Tensor:
+        with torch.inference_mode():
+            logits: Tensor = made(torch.tensor([text])).logits[0, -1, :VOCAB].float()
+        return logits
+
+    return after
+
+
+def check_rule(drafter: Any, model: Model, rule: Stop) -> None:
+    """A draft ends where its rule says, in a batch of texts of several lengths."""
+    texts = [[Random(i).randrange(2, VOCAB) for _ in range(3 + 13 * i)] for i in range(4)]
+    hand = [by_hand(model, text, 8, rule) for text in texts]
+    drafts = drafter.draft([Job(request(i, text), 8, (rule,)) for i, text in enumerate(texts)])
+    assert [list(draft.tokens) for draft in drafts] == hand
+    assert len({len(tokens) for tokens in hand}) > 1, "the rule must matter"
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.rule)
 def test_a_draft_ends_where_its_rule_says(made: Any, rule: Stop) -> None:
-    texts = [[Random(i).randrange(2, VOCAB) for _ in range(3 + 9 * i)] for i in range(5)]
-    drafter = LMDrafter(made, VOCAB)
-    jobs = [Job(request(i, text), 8, (rule,)) for i, text in enumerate(texts)]
-    hand = [by_hand(made, text, 8, rule) for text in texts]
-    assert [list(draft.tokens) for draft in drafter.draft(jobs)] == [tokens for tokens, _ in hand]
-    assert len({len(tokens) for tokens, _ in hand}) > 1, "the rule must matter"
+    check_rule(LMDrafter(made, VOCAB), reads(made), rule)
 
 
 def test_signals_are_the_raw_softmax_whatever_the_temperature(made: Any) -> None:
@@ -75,14 +92,22 @@ def test_signals_are_the_raw_softmax_whatever_the_temperature(made: Any) -> None
     rules = (Stop("logit-margin", -1.0), Stop("svip", 99.0), Stop("confidence", 0.0))
     (draft,) = LMDrafter(made, VOCAB).draft([Job(r, 4, rules)])
     text = [3, 4, 5]
-    with torch.inference_mode():
-        for token, signals in zip(draft.tokens, draft.signals, strict=True):
-            p = made(torch.tensor([text])).logits[0, -1].float().softmax(-1)
-            first, second = p.topk(2).values.tolist()
-            entropy = float(-(p * p.log()).sum())
-            seen = (signals.top1, signals.top2, signals.entropy, signals.chosen)
-            assert seen == pytest.approx((first, second, entropy, float(p[token])), abs=1e-5)
-            text.append(token)
+    for token, signals in zip(draft.tokens, draft.signals, strict=True):
+        p = reads(made)(text).softmax(-1)
+        first, second = p.topk(2).values.tolist()
+        entropy = float(-(p * p.log()).sum())
+        seen = (signals.top1, signals.top2, signals.entropy, signals.chosen)
+        assert seen == pytest.approx((first, second, entropy, float(p[token])), abs=1e-5)
+        text.append(token)
+
+
+def check_vocabulary(drafter: Any, size: int, temperature: float) -> None:
+    """Only tokens of the target are drafted, and distributions are over its vocabulary."""
+    (draft,) = drafter.draft([Job(request(0, [3, 4, 5], temperature=temperature), 8)])
+    assert len(draft.tokens) == 8 and max(draft.tokens) < min(size, VOCAB)
+    for q, token, p in zip(draft.dist or [], draft.tokens, draft.probs, strict=temperature > 0):
+        assert q.shape == (VOCAB,) and float(q.sum()) == pytest.approx(1.0) and float(q[token]) == p
+    assert (draft.dist is not None) == (temperature > 0)
 
 
 @pytest.mark.parametrize("size", [VOCAB - 4, VOCAB, VOCAB + 9])
@@ -93,29 +118,24 @@ def test_a_vocabulary_of_another_size_is_cut_or_filled_with_zeros(size: int, tem
     if size > VOCAB:  # padding that the model would love to write
         with torch.no_grad():
             small.lm_head.weight[VOCAB:] = 50 * small.lm_head.weight[:9].abs().max()
-    drafter = LMDrafter(small.double(), VOCAB)
-    (draft,) = drafter.draft([Job(request(0, [3, 4, 5], temperature=temperature), 8)])
-    assert len(draft.tokens) == 8 and max(draft.tokens) < min(size, VOCAB)
-    for q, token, p in zip(draft.dist or [], draft.tokens, draft.probs, strict=temperature > 0):
-        assert q.shape == (VOCAB,) and float(q.sum()) == pytest.approx(1.0) and float(q[token]) == p
-    assert (draft.dist is not None) == (temperature > 0)
+    check_vocabulary(LMDrafter(small.double(), VOCAB), size, temperature)
 
 
-def test_requests_may_take_turns(made: Any) -> None:
-    """Each has a row of its own from its first draft on, whoever is asked about next."""
-    drafter = LMDrafter(made, VOCAB)
-    texts = [[Random(i).randrange(2, VOCAB) for _ in range(20 + i)] for i in range(3)]
-    requests = [request(i, list(text)) for i, text in enumerate(texts)]
+def check_turns(drafter: Any, model: Model) -> None:
+    """Each request has a row of its own from its first draft on, whoever is asked about next."""
+    requests = [request(i, [Random(i).randrange(2, VOCAB) for _ in range(20 + i)]) for i in range(3)]
     for asked in ([0], [1], [0], [2, 1], [0, 2], [1], [0, 1, 2]):
         drafts = drafter.draft([Job(requests[i], 4) for i in asked])
         for i, draft in zip(asked, drafts, strict=True):
-            assert list(draft.tokens) == by_hand(made, requests[i].tokens, 4, Stop())[0]
+            assert list(draft.tokens) == by_hand(model, requests[i].tokens, 4, Stop())
             requests[i].tokens += [*draft.tokens[:2], 5]
 
 
-def check_nothing_is_read_twice(
-    drafter: Any, read: list[int], by_hand: Callable[[list[int]], list[int]]
-) -> None:
+def test_requests_may_take_turns(made: Any) -> None:
+    check_turns(LMDrafter(made, VOCAB), reads(made))
+
+
+def check_nothing_is_read_twice(drafter: Any, read: list[int], model: Model) -> None:
     """Accepted tokens are known from drafting them; only the last one, or a correction, is new.
 
     `read` gets the number of tokens of each pass.
@@ -134,7 +154,7 @@ def check_nothing_is_read_twice(
     r.tokens += [*tokens_of(second)[:2], (second.tokens[2] + 1) % VOCAB]  # two accepted, one corrected
     third = drafter.draft([Job(r, 4)])[0]
     assert read == [1, 1, 1, 1]
-    assert list(third.tokens) == by_hand(r.tokens)
+    assert list(third.tokens) == by_hand(model, r.tokens, 4, Stop())
     drafter.close(r)
     assert not drafter.cached
 
@@ -142,5 +162,5 @@ def check_nothing_is_read_twice(
 def test_nothing_is_read_twice(made: Any) -> None:
     drafter = LMDrafter(made, VOCAB)
     read = watch_passes(drafter.runner)
-    check_nothing_is_read_twice(drafter, read, lambda text: by_hand(made, text, 4, Stop())[0])
+    check_nothing_is_read_twice(drafter, read, reads(made))
     assert not drafter.runner.request_ids

@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import pytest
 import torch
 
 from draftwise.core.arms import Arm, Stop
@@ -15,7 +14,6 @@ from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
-from draftwise.errors import UserError
 from draftwise.policies.recorders.full_information import Grading
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, watch_passes, written
@@ -103,8 +101,3 @@ def test_the_distribution_is_the_targets() -> None:
     made = target(scale=5.0)
     loop = loop_of(made)
     check_sampled(loop, distribution_of(made), beside=60)
-
-
-def test_what_is_below_zero_is_refused() -> None:
-    with pytest.raises(UserError, match="window=-1"):
-        LMDrafter(small(), VOCAB, window=-1)

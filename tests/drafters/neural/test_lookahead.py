@@ -15,7 +15,6 @@ from draftwise.core.loop import Loop
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.lookahead import LookaheadDrafter
-from draftwise.errors import UserError
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone
 from tests.drafters.neural.heads import check_sampled, target
@@ -102,9 +101,3 @@ def test_nobody_looks_ahead_and_no_guess_is_kept() -> None:
     list(loop.run(prompts(), Sampling(max_new_tokens=5)))
     kept: Any = loop.target
     assert kept.guesses == {}, "closed texts are forgotten"
-
-
-def test_options_out_of_range_are_refused() -> None:
-    for options in ({"n": 1}, {"pool": 0}):
-        with pytest.raises(UserError, match="n 2 or more"):
-            LookaheadDrafter(HFTarget(target()), **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from random import Random
 from typing import Any
 
 import pytest
@@ -12,9 +11,7 @@ import torch
 from draftwise.core.arms import Arm
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
-from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
-from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.medusa import MedusaDrafter, TextGrams
 from draftwise.drafters.neural.trees import sparse
@@ -171,15 +168,6 @@ def test_grades_know_the_head_of_each_place() -> None:
     assert hits > 5
 
 
-def test_it_drafts_nothing_before_the_target_has_read_the_text() -> None:
-    reads = HFTarget(target())
-    drafter = MedusaDrafter(good(), reads)
-    fresh = Request(0, [3, 4, 5], 3, Sampling(), Random(0), Random(0))
-    reads.open(fresh)
-    assert drafter.draft([Job(fresh, 4)]) == [Draft()] and not drafter.ready(fresh)
-
-
-def test_options_out_of_range_are_refused() -> None:
-    for options in ({"top": 0}, {"rescore": -1.0}, {"tree": "oak"}):
-        with pytest.raises(UserError, match=r"give|choose from joint, fixed"):
-            MedusaDrafter(good(), HFTarget(target()), **options)
+def test_another_tree_is_refused() -> None:
+    with pytest.raises(UserError, match="tree=oak: choose from joint, fixed"):
+        MedusaDrafter(good(), HFTarget(target()), tree="oak")

@@ -138,25 +138,3 @@ def test_dflash_fills_a_block_as_reading_it_all_gives(tmp_path: Path) -> None:
             torch.testing.assert_close(torch.stack(list(draft.rows)), wanted)
     drafter.close(requests[1])
     assert list(drafter.contexts) == [requests[0].id]
-
-
-@pytest.mark.parametrize("kind", ["peagle", "dflash"])
-def test_a_tree_grows_no_deeper_than_it_gains(tmp_path: Path, kind: str) -> None:
-    """Its nodes are the most probable paths, as if places were independent; a high gain leaves one depth."""
-    folder, made = bad(kind, tmp_path), target()
-    fresh, (request,) = HFTarget(made, chunk=8), opened(made, [[3, 4, 5]])[1]
-    fast, slow = eagle(str(folder), fresh), eagle(str(folder), fresh, gain=9.0)
-    fresh.open(request)
-    read_on(fresh, [request])
-    (chain,) = fast.draft([Job(request, 3, rows=True)])
-    (tree,), (flat,) = fast.draft([Job(request, 3, width=4)]), slow.draft([Job(request, 3, width=4)])
-    logp = torch.stack(list(chain.rows)).log_softmax(-1)
-    paths: dict[tuple[int, ...], torch.Tensor] = {(a,): logp[0, a] for a in range(VOCAB)}
-    paths |= {(a, b): logp[0, a] + logp[1, b] for a in range(VOCAB) for b in range(VOCAB)}
-    paths |= {(*p, c): v + logp[2, c] for p, v in list(paths.items()) if len(p) == 2 for c in range(VOCAB)}
-    best = sorted(paths, key=lambda path: -float(paths[path]))[:12]
-    found: list[tuple[int, ...]] = []
-    for token, parent in zip(tree.tokens, tree.parents, strict=True):
-        found.append((*(found[parent] if parent >= 0 else ()), token))
-    assert set(found) == set(best)
-    assert set(flat.parents) == {-1}

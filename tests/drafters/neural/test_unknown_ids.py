@@ -78,7 +78,10 @@ def test_grades_under_a_mask_are_those_of_the_drafts(kind: str, temperature: flo
         "medusa": lambda: MedusaDrafter(random_medusa(made), reads),
         "mtp": lambda: EagleDrafter(random_mtp(made), reads),
     }
-    drafter = makes[kind]()
+    check_grades_under_a_mask(makes[kind](), reads, temperature)
+
+
+def check_grades_under_a_mask(drafter: Any, reads: HFTarget, temperature: float) -> None:
     settings = Sampling(max_new_tokens=400, temperature=temperature, processors=(Fourths(),))
     request = Request(1, [3, 4, 5, 6, 7, 8, 9], 7, settings, Random(0), Random(0))
     reads.open(request)

@@ -110,14 +110,6 @@ def test_whole_rows_become_four_bits(folder: Path, tmp_path: Path) -> None:
     assert ours.size == len(ours) + 2
 
 
-def test_a_checkpoint_keeps_its_precision(folder: Path, tmp_path: Path) -> None:
-    exact = export_gguf(str(folder), tmp_path / "exact.gguf", type="f32")
-    half = export_gguf(str(folder), tmp_path / "half.gguf", type="bf16")
-    assert half.bytes < 0.7 * exact.bytes
-    wide, narrow = (Plain(str(made.path), context=64).after([5, 6, 7, 8]) for made in (exact, half))
-    assert np.abs(wide - narrow).max() < 0.02 * np.abs(wide).max()
-
-
 def test_a_failure_leaves_the_file_of_before(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwise.models import verdicts
 from draftwise.models.gguf import library, repacked
 from draftwise.models.gguf.repacked import Trial, known, run_trial, works
 
@@ -107,11 +106,6 @@ def test_without_the_writer_amx_is_not_trusted(build: Any, monkeypatch: pytest.M
     assert works(build)
     assert not works(built(build.__file__, b"AMX_INT8 = 1 | "))
     assert known(build) is None, "it is tried once it can be"
-
-
-def test_a_damaged_verdict_counts_as_none(build: Any) -> None:
-    verdicts.keep(repacked.KIND, repacked._build(build), {"fault": 3})
-    assert known(build) is None
 
 
 @pytest.mark.parametrize("answer", [True, False])

@@ -54,7 +54,6 @@ class Automaton:
         self.span = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append tokens to the current text."""
         for token in tokens:
             self._append(token)
             self._score(token)
@@ -157,7 +156,6 @@ class Automaton:
         return clone
 
     def _add(self, nexts: dict[int, int], length: int) -> int:
-        """Add a state and return it."""
         self.next.append(nexts)
         for values, value in (
             (self.link, NONE),

@@ -47,7 +47,6 @@ class NgramDrafter(ContinuingDrafter[Ngrams]):
         return float(self.match_after(request, ()))
 
     def guess(self, request: Request, length: int) -> list[int]:
-        """Return the tokens alone of a draft of this length that no rule stops."""
         text = self.texts.get(request.id)
         return text.continuation(length)[0] if text else []
 
@@ -57,7 +56,6 @@ class NgramDrafter(ContinuingDrafter[Ngrams]):
         return text.matched(written) if text else 0
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Index the tokens just committed."""
         if request.id not in self.texts:
             self.texts[request.id] = ngrams(self.min, self.max)
         self.texts[request.id].extend(new)

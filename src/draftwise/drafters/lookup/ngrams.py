@@ -30,7 +30,6 @@ class Ngrams:
         self._tries = [2] * (longest + 1)
 
     def extend(self, new: Sequence[int]) -> None:
-        """Append tokens to the text."""
         tokens, mask_of_all = self.tokens, self._orders[0][1]
         for token in new:
             if self.match:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -11,13 +11,14 @@ from typing import Generic, TypeVar
 
 from ...core.drafts import Draft, Job, Signals
 from ...core.request import Request
+from ...core.roles import Drafter
 from ...core.stops import factor, needs, stop
 
 NOVEL = 0.5
 T = TypeVar("T")
 
 
-class LookupDrafter(ABC, Generic[T]):
+class LookupDrafter(Drafter, Generic[T]):
     """A drafter that keeps a `T` for the text of each request."""
 
     has_probabilities = False
@@ -30,7 +31,6 @@ class LookupDrafter(ABC, Generic[T]):
         return [self._chain(job) for job in jobs]
 
     def close(self, request: Request) -> None:
-        """Drop the request's text."""
         self.texts.pop(request.id, None)
 
     def _chain(self, job: Job, written: Sequence[int] = ()) -> Draft:

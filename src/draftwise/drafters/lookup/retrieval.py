@@ -10,6 +10,7 @@ from typing import Annotated
 from ...core.drafts import Job, Signals
 from ...core.request import Request
 from ...errors import UserError
+from ...registry import Within
 from .datastore import DEPTH, Datastore
 from .picked import LookupDrafter, tally
 
@@ -26,7 +27,7 @@ class RetrievalDrafter(LookupDrafter["TextEnd"]):
     Source: REST (arXiv 2311.08252).
 
     Raises:
-        UserError: no readable datastore at `path`, or a setting out of its range.
+        UserError: no readable datastore at `path`, or not 1 <= min_match <= max_match <= 32.
     """
 
     def __init__(
@@ -35,8 +36,8 @@ class RetrievalDrafter(LookupDrafter["TextEnd"]):
         *,
         min_match: Annotated[int, "shortest match in tokens"] = 2,
         max_match: Annotated[int, "longest match in tokens"] = 16,
-        candidates: Annotated[int, "occurrences that vote"] = 64,
-        min_prob: Annotated[float, "least estimated probability of the whole draft"] = 0.2,
+        candidates: Annotated[int, "occurrences that vote", Within(1)] = 64,
+        min_prob: Annotated[float, "least estimated probability of the whole draft", Within(0, 1)] = 0.2,
     ) -> None:
         if not path:
             raise UserError("retrieval needs a datastore: write retrieval:PATH")
@@ -45,21 +46,12 @@ class RetrievalDrafter(LookupDrafter["TextEnd"]):
                 f"retrieval?min_match={min_match}&max_match={max_match}: "
                 f"give 1 <= min_match <= max_match <= {DEPTH}"
             )
-        if candidates < 1:
-            raise UserError(f"retrieval?candidates={candidates}: give 1 or more")
-        if not 0.0 <= min_prob <= 1.0:
-            raise UserError(f"retrieval?min_prob={min_prob}: give a probability")
         super().__init__()
         self.min_match, self.max_match = min_match, max_match
         self.candidates, self.min_prob = candidates, min_prob
         self.store = Datastore(path)
 
     def check(self, vocab_size: int, fingerprint: str) -> None:
-        """Reject a target with another vocabulary than the datastore's.
-
-        Raises:
-            UserError: the vocabularies differ; the message names both.
-        """
         self.store.check(vocab_size, fingerprint)
 
     def hint(self, request: Request) -> float:

@@ -10,11 +10,10 @@ from ...core.drafts import Job, Signals
 from ...core.request import Request
 from ...core.stops import needs
 from ...errors import UserError
+from ...registry import Within
 from .automaton import ROOT, Automaton, Step, Walks
 from .indices import automaton
 from .picked import ContinuingDrafter, share, tally
-
-MOST = 1 << 20  # of `tries` and `depth`
 
 
 class SuffixDrafter(ContinuingDrafter["IndexedText"]):
@@ -39,32 +38,26 @@ class SuffixDrafter(ContinuingDrafter["IndexedText"]):
     Source: SuffixDecoding (arXiv 2411.04975).
 
     Raises:
-        UserError: a setting is out of its range.
+        UserError: neither `factor` nor `offset` lets it draft.
     """
 
     def __init__(
         self,
         *,
-        factor: Annotated[float, "draft tokens per matched token"] = 2.0,
-        offset: Annotated[float, "draft tokens beyond that"] = 1.0,
-        min_prob: Annotated[float, "least estimated probability of the whole draft"] = 0.2,
-        tries: Annotated[int, "matches that compete"] = 4,
-        depth: Annotated[int, "longest match in tokens"] = 32,
-        max_tokens: Annotated[int, "tokens of a text that are indexed"] = 32768,
-        history: Annotated[int, "tokens of earlier outputs, of all requests, to draft from"] = 0,
+        factor: Annotated[float, "draft tokens per matched token", Within(0, 1e6)] = 2.0,
+        offset: Annotated[float, "draft tokens beyond that", Within(0, 1e6)] = 1.0,
+        min_prob: Annotated[float, "least estimated probability of the whole draft", Within(0, 1)] = 0.2,
+        tries: Annotated[int, "matches that compete", Within(1, 1e6)] = 4,
+        depth: Annotated[int, "longest match in tokens", Within(1, 1e6)] = 32,
+        max_tokens: Annotated[int, "tokens of a text that are indexed", Within(2)] = 32768,
+        history: Annotated[int, "tokens of earlier outputs, of all requests, to draft from", Within(0)] = 0,
     ) -> None:
-        _require("factor", factor, 0.0 <= factor < 1e6, "a number from 0 to a million")
-        _require("offset", offset, 0.0 <= offset < 1e6, "a number from 0 to a million")
-        _require("factor", factor, factor + offset > 0.0, "more than 0, or an offset: nothing is drafted")
-        _require("min_prob", min_prob, 0.0 <= min_prob <= 1.0, "a probability")
-        _require("tries", tries, 1 <= tries <= MOST, f"1 to {MOST}")
-        _require("depth", depth, 1 <= depth <= MOST, f"1 to {MOST}")
-        _require("max_tokens", max_tokens, max_tokens >= 2, "2 or more")
-        _require("history", history, history == 0 or history >= 2, "0 (off), or 2 or more tokens")
+        if not factor + offset > 0.0:
+            raise UserError(f"suffix?factor={factor}&offset={offset}: nothing is drafted, give more than 0")
         super().__init__()
         self.walks = Walks(tries, factor, offset, min_prob)
         self.depth, self.max_tokens = depth, max_tokens
-        self.history = History(history, depth) if history else None
+        self.history = History(history, depth) if history > 1 else None
 
     def hint(self, request: Request) -> float:
         """Return the length of the longest suffix that was followed by a token before; 0 = none."""
@@ -75,7 +68,6 @@ class SuffixDrafter(ContinuingDrafter["IndexedText"]):
         return float(max(text.index.match, earlier))
 
     def guess(self, request: Request, length: int) -> list[int]:
-        """Return the tokens alone of a draft of this length that no rule stops."""
         text = self.texts.get(request.id)
         return [step[0] for step in self._best_walk(text, length)[0]] if text else []
 
@@ -86,7 +78,6 @@ class SuffixDrafter(ContinuingDrafter["IndexedText"]):
         return max((index.matched(*place) for index, *place in places), default=0)
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Index the tokens just committed."""
         text = self.texts.get(request.id)
         if text is None:
             text = self.texts[request.id] = IndexedText(automaton(self.depth), prompt=len(new))
@@ -187,8 +178,3 @@ class History:
         new = text.tokens[len(text.tokens) - text.behind :]
         text.place, text.behind = self.index.steps(*text.place, new), 0
         return text.place
-
-
-def _require(name: str, value: float, is_valid: bool, remedy: str) -> None:
-    if not is_valid:
-        raise UserError(f"suffix?{name}={value}: give {remedy}")

@@ -38,12 +38,10 @@ class DFlashDrafter(HeadDrafter):
         self.chunk = 96 if self.weight.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
 
     def close(self, request: Request) -> None:
-        """Free the text's keys and values."""
         self.contexts.pop(request.id, None)
         self.cached_lengths.pop(request.id, None)
 
     def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """Draft from all places of a block after each text."""
         requests = [job.request for job in jobs]
         contexts = [self._context(request) for request in requests]
         ends = [len(request.tokens) - 1 for request in requests]

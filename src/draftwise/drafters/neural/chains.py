@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, nan
-from typing import Any, cast
+from typing import Annotated, cast
 
 import torch
 from torch import Tensor
@@ -17,10 +17,28 @@ from ...core.roles import GradeJob
 from ...core.sampling import Sampling
 from ...core.stops import TOP, factor, needs, stop
 from ...models.distributions import draw, most_likely, warp, warpers
+from ...models.runner import ModelRunner
 from ...models.runner.drafts import MOST_STEPS, DraftInput, DraftOutput
 
 CHOSEN = frozenset({"chosen"})  # alone, one operation is enough
+Sample = Annotated[bool, "draw drafts where the request draws; false: always the most probable"]
 PIECE = 4  # tokens that are drafted without a read where a rule may cut the draft
+
+
+class RunsModel:
+    """What the loop reads of a drafter that has a model of its own."""
+
+    runner: ModelRunner
+
+    @property
+    def pass_kind(self) -> str:
+        """How passes are run at present."""
+        return self.runner.executor.kind
+
+    @property
+    def setup_seconds(self) -> float:
+        """Seconds of work that is done once, such as compiling passes: no price of a draft."""
+        return self.runner.setup_seconds
 
 
 @dataclass(slots=True)
@@ -96,7 +114,6 @@ class Chain:
                 return
 
     def _append(self, token: int, now: Signals | None) -> None:
-        """Append a token, and check whether to stop after it."""
         job = self.job
         self.tokens.append(token)
         position = len(self.tokens) - 1
@@ -141,7 +158,6 @@ class Chain:
 
     @property
     def draft(self) -> Draft:
-        """The draft of the tokens so far."""
         return Draft.chain(
             self.tokens,
             probs=self.probs,
@@ -209,7 +225,7 @@ def draft_chains(
 
 
 def draft_at_once(
-    runner: Any,
+    runner: ModelRunner,
     chains: Sequence[Chain],
     logits: Tensor,
     *,

@@ -13,22 +13,21 @@ from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
 from ...models.distributions import whole_vocabulary
-from ...models.heads.eagle import Eagle, PEagle
-from ...models.heads.mtp import Mtp
+from ...models.heads.eagle import PairHead, PEagle
 from ...models.heads.pairs import PairModel
 from ...models.runner import ModelRunner, PassInput
 from ...models.runner.hidden_states import Source
 from ...models.runner.traits import Traits
 from ...models.weights.timing import WIDTHS
-from .chains import Chain, Drift, draft_at_once
-from .heads import MISS, HeadDrafter, later
+from .chains import Chain, Drift, RunsModel, draft_at_once
+from .heads import MISS, HeadDrafter, later, trees_by_row
 from .trees import draft_trees_at_once
 
 LONG = 16  # from this many pending pairs a row is prefilled in a pass of its own
 Texts = Sequence[Sequence[int]]
 
 
-class PairDrafter(HeadDrafter):
+class PairDrafter(RunsModel, HeadDrafter):
     """Reads pairs of a hidden state of the target and the token after it, in step with the committed text.
 
     `mask` is the token and the features, shape (1, layers * target width), of pairs that are read after the
@@ -38,44 +37,38 @@ class PairDrafter(HeadDrafter):
     hidden_states = True  # for stop rules that read them
     mask: tuple[int, Tensor] | None = None
 
-    def __init__(self, head: Eagle | Mtp, target: Source, **options: Any) -> None:
+    def __init__(self, head: PairHead, target: Source, **options: Any) -> None:
         super().__init__(target, head.layers_read, **options)
         self.module, self.ids = head, head.ids
         # Rotary positions and full attention.
         self.runner = ModelRunner(PairModel(head), traits=Traits())
         self.chunk = 96 if self.runner.device.type == "cpu" else 2048  # bounds the memory of long catch-ups
 
-    @property
-    def pass_kind(self) -> str:
-        """How passes are run at present."""
-        return self.runner.executor.kind
-
-    @property
-    def setup_seconds(self) -> float:
-        """Seconds of work that is done once, such as compiling passes: no price of a draft."""
-        return self.runner.setup_seconds
-
     def close(self, request: Request) -> None:
-        """Free the request's row."""
         self.runner.close(request.id)
 
     def seat(self, whole: Request, view: Request) -> None:
-        """Let a request begin with what is held of another one, whose text begins alike."""
         super().seat(whole, view)
         self.runner.open(view.id)
         row, other = map(self.runner.request_ids.index, (view.id, whole.id))
         self.runner.share(row, other, min(len(view.tokens) - 2, self.runner.cached_lengths[other]))
 
-    def _catch_up(self, requests: Sequence[Request], ahead: int = 0) -> tuple[Tensor, Tensor, list[int]]:
+    def _catch_up(self, requests: Sequence[Request], ahead: int = 0) -> tuple[Tensor, Tensor]:
         """Read every pair for which the target's state is known, and `ahead` pairs of the mask after it.
 
-        Returns the logits after the last one and the mask's, shape (requests, 1 + ahead, vocabulary), the
-        states there, shape (requests, 1 + ahead, width), and each request's row.
+        Returns the logits after the last one and the mask's, shape (requests, 1 + ahead, vocabulary), and the
+        states there, shape (requests, 1 + ahead, width).
         """
         ends = [len(request.tokens) - 1 for request in requests]
         read = self._read(requests, [(end - 1, end) for end in ends], ahead)
         logits, states = (torch.stack(part) for part in zip(*read, strict=True))
-        return logits, states, [self.runner.request_ids.index(request.id) for request in requests]
+        return logits, states
+
+    def _rows_of(self, requests: Sequence[Request]) -> Sequence[int]:
+        for request in requests:
+            if request.id not in self.runner.request_ids:
+                self.runner.open(request.id)
+        return self.runner.move_to_front([r.id for r in requests])
 
     def _read(
         self, requests: Sequence[Request], spans: Sequence[tuple[int, int]], ahead: int = 0
@@ -86,10 +79,7 @@ class PairDrafter(HeadDrafter):
         the mask, shape (pairs, vocabulary), and the head's states.
         """
         masks = [self.mask[0]] * ahead if self.mask else []
-        for request in requests:
-            if request.id not in self.runner.request_ids:
-                self.runner.open(request.id)
-        rows, cached = self.runner.move_to_front([r.id for r in requests]), self.runner.cached_lengths
+        rows, cached = self._rows_of(requests), self.runner.cached_lengths
         slots = max(len(request.tokens) + request.remaining for request in requests) + ahead
         texts: list[list[int]] = [[]] * len(rows)
         for row, request, (first, end) in zip(rows, requests, spans, strict=True):
@@ -132,7 +122,7 @@ class PairDrafter(HeadDrafter):
 class EagleDrafter(PairDrafter):
     """Drafts from the target's hidden states with a published EAGLE or EAGLE-3 head, a depth a step."""
 
-    def __init__(self, head: Eagle | Mtp, target: Source, **options: Any) -> None:
+    def __init__(self, head: PairHead, target: Source, **options: Any) -> None:
         super().__init__(head, target, **options)
         self.drift = Drift()
         self.last = self.runner.blank_states(1, 1)  # states after the latest drafting step, by job
@@ -162,72 +152,51 @@ class EagleDrafter(PairDrafter):
 
     def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """Draft chains or trees; the drafted pairs are rolled back afterwards."""
-        requests = [job.request for job in jobs]
-        logits, self.last, rows = self._catch_up(requests)
-
-        def step(tokens: Texts, above: Texts, parents: Texts | None) -> tuple[Tensor, Tensor | None]:
-            return self._step(rows, tokens, above, parents), self.last
-
-        drafts = self._trees_at_once(jobs, logits, rows)
+        logits, self.last = self._catch_up([job.request for job in jobs])
+        drafts = None
+        if jobs[0].width > 1 and self.runner.executor.drafts:
+            given = logits[:, 0], self.last[:, 0], self.ids
+            drafts = draft_trees_at_once(self.runner, jobs, *given, top=self.top, gain=self.gain)
         if drafts is None:
-            drafts = self._draft_by_steps(jobs, logits, self.last, step)
-        for request, row in zip(requests, rows, strict=True):
+            drafts = self._draft_by_steps(jobs, logits, self.last, self._step)
+        for row, job in enumerate(jobs):
             # Later pairs hold states of the head's own.
-            self.runner.cached_lengths[row] = len(request.tokens) - 1
+            self.runner.cached_lengths[row] = len(job.request.tokens) - 1
         return drafts
-
-    def _trees_at_once(self, jobs: Sequence[Job], logits: Tensor, rows: Sequence[int]) -> list[Draft] | None:
-        """Draft trees without reading the device between their depths, where the executor can."""
-        if jobs[0].width == 1 or not self.runner.executor.drafts:
-            return None
-        order = sorted(range(len(jobs)), key=rows.__getitem__)
-        trees = draft_trees_at_once(
-            self.runner,
-            [jobs[i] for i in order],
-            logits[order, 0],
-            self.last[order, 0],
-            self.ids,
-            top=self.top,
-            gain=self.gain,
-        )
-        return None if trees is None else [trees[order.index(i)] for i in range(len(jobs))]
 
     def _extend_at_once(self, chains: Sequence[Chain], logits: Tensor) -> bool:
         """Draft several tokens without reading the device between them, where the executor can."""
         if not self.runner.executor.drafts:
             return False
-        places = [self.runner.request_ids.index(chain.job.request.id) for chain in chains]
-        order = sorted(range(len(chains)), key=places.__getitem__)
         output = draft_at_once(
             self.runner,
-            [chains[i] for i in order],
-            torch.stack([logits[i] for i in order]),
+            chains,
+            logits,
             vocab_size=self.vocab_size,
             size=self.vocab_size,
             sample=self.sample,
-            states=torch.stack([self.last[i, 0] for i in order]),
+            states=self.last[:, 0],
             ids=self.ids,
         )
         if output is None or output.states is None:
             return False
-        self.last = torch.stack([output.states[row] for row in places])[:, None]
+        self.last = output.states[: len(chains), None].clone()
         return True
 
-    def _step(self, rows: Sequence[int], tokens: Texts, above: Texts, parents: Texts | None) -> Tensor:
-        """Read drafted tokens, each with the head's own state of its parent."""
-        texts: list[Sequence[int]] = [()] * len(rows)
+    def _step(self, tokens: Texts, above: Texts, parents: Texts | None) -> tuple[Tensor, Tensor]:
+        """Read drafted tokens, each with the head's own state of its parent (see `Step`)."""
         widest = max(map(len, tokens))
-        states = self.runner.blank_states(len(rows), widest)
-        for i, row in enumerate(rows):
-            texts[row] = tokens[i]
-            if tokens[i]:
+        states = self.runner.blank_states(len(tokens), widest)
+        for row, (text, at) in enumerate(zip(tokens, above, strict=True)):
+            if text:
                 # A list of indices is copied to the device, and a GPU's host would wait for that.
-                at = slice(above[i][0], above[i][0] + 1) if len(above[i]) == 1 else above[i]
-                states[row, : len(tokens[i])] = self.last[i, at]
-        trees = {row: tree for row, tree in zip(rows, parents, strict=True) if tree} if parents else None
-        output = self.runner.forward(PassInput(0, texts, widest, parents=trees, states=states))
-        self.last = output.hidden_states[-1][rows]
-        return self._whole(output.logits[rows])
+                which = slice(at[0], at[0] + 1) if len(at) == 1 else at
+                states[row, : len(text)] = self.last[row, which]
+        output = self.runner.forward(
+            PassInput(0, tokens, widest, parents=trees_by_row(parents), states=states)
+        )
+        self.last = output.hidden_states[-1]
+        return self._whole(output.logits), self.last
 
 
 class PEagleDrafter(PairDrafter):
@@ -245,10 +214,9 @@ class PEagleDrafter(PairDrafter):
         self.longest = head.longest
 
     def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """Draft from one pass over the new pairs and those of the mask."""
         length = max(job.length for job in jobs)
         length = min(length, self.longest) if self.longest else length
-        logits, states, rows = self._catch_up([job.request for job in jobs], ahead=length - 1)
-        for job, row in zip(jobs, rows, strict=True):
+        logits, states = self._catch_up([job.request for job in jobs], ahead=length - 1)
+        for row, job in enumerate(jobs):
             self.runner.cached_lengths[row] = len(job.request.tokens) - 1  # the mask's pairs are not text
         return [self._draft_row(job, logits[i], states[i]) for i, job in enumerate(jobs)]

@@ -17,7 +17,9 @@ from ...core.roles import GradeJob
 from ...errors import UserError
 from ...models.runner import PassInput
 from ...models.runner.hidden_states import Source
-from .heads import HeadDrafter
+from .chains import Sample
+from .heads import HeadDrafter, trees_by_row
+from .trees import Gain, Top, Width
 
 Texts = Sequence[Sequence[int]]
 
@@ -38,12 +40,10 @@ class EarlyExitDrafter(HeadDrafter):
         target: Source,
         *,
         layers: Annotated[int, "first layers of the target to use; 0: a third of them"] = 0,
-        width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes"] = 1,
-        sample: Annotated[
-            bool, "draw drafts where the request draws; false: always the most probable"
-        ] = True,
-        top: Annotated[int, "tokens tried after each node of a tree"] = 8,
-        gain: Annotated[float, "least gain in accepted tokens per added node; 0: no limit"] = 0.0,
+        width: Width = 1,
+        sample: Sample = True,
+        top: Top = 8,
+        gain: Gain = 0.0,
     ) -> None:
         self.runner = target.runner
         if self.runner.stateful:
@@ -62,9 +62,6 @@ class EarlyExitDrafter(HeadDrafter):
         """Return if the target has read all of the text but its last token: more must not be overwritten."""
         ids, lengths = self.runner.request_ids, self.runner.cached_lengths
         return request.id in ids and lengths[ids.index(request.id)] == len(request.tokens) - 1
-
-    def close(self, request: Request) -> None:
-        """Do nothing: the cache is the target's."""
 
     @torch.inference_mode()
     def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
@@ -87,22 +84,21 @@ class EarlyExitDrafter(HeadDrafter):
         cap = getattr(self.runner.config, "final_logit_softcapping", None)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
-    def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        rows = self.runner.move_to_front([job.request.id for job in jobs])
+    def _rows_of(self, requests: Sequence[Request]) -> Sequence[int]:
+        rows: list[int] = self.runner.move_to_front([request.id for request in requests])
+        return rows
 
+    def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
         def step(tokens: Texts, above: Texts, parents: Texts | None) -> tuple[Tensor, Tensor | None]:
-            texts: list[Sequence[int]] = [()] * len(rows)
-            for row, text in zip(rows, tokens, strict=True):
-                texts[row] = text
-            trees = {row: tree for row, tree in zip(rows, parents, strict=True) if tree} if parents else None
-            pass_input = PassInput(0, texts, max(map(len, texts)), parents=trees, model=self.model)
-            return self.runner.forward(pass_input).logits[rows], None
+            trees = trees_by_row(parents)
+            given = PassInput(0, tokens, max(map(len, tokens)), parents=trees, model=self.model)
+            return self.runner.forward(given).logits, None
 
         try:
             logits, _ = step([job.request.tokens[-1:] for job in jobs], [], None)
             return self._draft_by_steps(jobs, logits, None, step)
         finally:
-            for row, job in zip(rows, jobs, strict=True):
+            for row, job in enumerate(jobs):
                 self.runner.cached_lengths[row] = len(job.request.tokens) - 1
 
 

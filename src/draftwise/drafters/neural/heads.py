@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -13,19 +13,19 @@ from ...core.constraint import constraint_of
 from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
 from ...core.request import Request
-from ...core.roles import GradeJob
+from ...core.roles import Drafter, GradeJob
 from ...core.stops import needs
 from ...models.runner.hidden_states import Source
 from ...models.weights.timing import DRAFTING
 from .chains import Chain, Step, draft_chains, grades, picks
-from .trees import Tree, check_tree, draft_trees
+from .trees import Tree, draft_trees
 
 MISS = Grade(0.0, 0.0)
 RowAfter = Callable[[int, Sequence[int]], Tensor]
 """Returns the logits of a place of a draft after the draft's tokens before it, shape (vocabulary,)."""
 
 
-class HeadDrafter(ABC):
+class HeadDrafter(Drafter):
     """Drafts chains or trees from hidden states of the target, once it has read the text.
 
     With `width` 1 it drafts a chain, sampled if the request samples, unless `sample` is off. With more, or a
@@ -48,7 +48,6 @@ class HeadDrafter(ABC):
         top: int = 8,
         gain: float = 0.0,
     ) -> None:
-        check_tree(width, top, gain)
         self.vocab_size, self.features = target.vocab_size, target.hidden_states(layers)
         self.branches, self.sample, self.top, self.gain = width, sample, top, gain
         self.target = target
@@ -62,20 +61,12 @@ class HeadDrafter(ABC):
         return 1 < len(request.tokens) <= self.features.length(request.id) + 1
 
     def hint(self, request: Request) -> float:
-        """Return 1 if there are states to draft from."""
         return float(self.ready(request))
-
-    def observe(self, request: Request, new: Sequence[int]) -> None:  # noqa: B027
-        """Do nothing yet: states are read when a draft is requested."""
 
     def seat(self, whole: Request, view: Request) -> None:
         """Let a request begin with what is held of another one, whose text begins alike."""
         if self.features.length(view.id) < len(view.tokens) - 1:
             self.features.share(view.id, whole.id, len(view.tokens) - 1)
-
-    @abstractmethod
-    def close(self, request: Request) -> None:
-        """Free what is kept for the request."""
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
@@ -85,13 +76,19 @@ class HeadDrafter(ABC):
         for wide in (False, True):
             which = [i for i, job in enumerate(jobs) if (job.width > 1) == wide and self.ready(job.request)]
             if which:
+                rows = self._rows_of([jobs[i].request for i in which])
+                which = [i for _, i in sorted(zip(rows, which, strict=True))]
                 for i, draft in zip(which, self._draft([jobs[i] for i in which]), strict=True):
                     drafts[i] = draft
         return drafts
 
+    def _rows_of(self, requests: Sequence[Request]) -> Sequence[int]:
+        """Move the rows of these requests to the front of a cache, if there is one, and return them."""
+        return range(len(requests))
+
     @abstractmethod
     def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """Draft for jobs that are ready: chains if their width is 1, else trees."""
+        """Draft for jobs that are ready, by row: chains if their width is 1, else trees."""
 
     def _draft_by_steps(
         self, jobs: Sequence[Job], logits: Tensor, states: Tensor | None, step: Step
@@ -138,6 +135,11 @@ class HeadDrafter(ABC):
         """Return the grades of the job's tokens from the logits at these positions."""
         constraint, size = constraint_of(job.request, job.start), self.vocab_size
         return grades(job, logits, states, vocab_size=size, sample=self.sample, constraint=constraint)
+
+
+def trees_by_row(parents: Sequence[Sequence[int]] | None) -> dict[int, Sequence[int]] | None:
+    """Return the trees of a step (see `Step`) for a pass over the first rows; None for chains."""
+    return {row: tree for row, tree in enumerate(parents) if tree} if parents else None
 
 
 def later(job: GradeJob, n: int) -> GradeJob:

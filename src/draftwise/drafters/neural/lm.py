@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Annotated, Any
+from operator import itemgetter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,14 +16,13 @@ from ...core.constraint import constraint_of
 from ...core.drafts import Draft, Job, after
 from ...core.outcomes import Grade
 from ...core.request import Request
-from ...core.roles import GradeJob
+from ...core.roles import Drafter, GradeJob
 from ...core.stops import needs
-from ...errors import UserError
 from ...models.load import embedded
 from ...models.probe import rows_of
 from ...models.runner import PassInput, PassOutput
 from ...models.runner.prefix_cache import PrefixCache, PrefixMemory, length
-from .chains import Chain, draft_at_once, drafted_rows, force, grades, picks
+from .chains import Chain, RunsModel, draft_at_once, drafted_rows, force, grades, picks
 
 LAST = -1  # the layer after the final norm
 LONG = 16  # from this many pending tokens a row is prefilled in a pass of its own
@@ -56,77 +57,121 @@ class CachedText:
         return same
 
 
-class LMDrafter:
+class CausalDrafter(Drafter):
+    """A drafter that runs a whole model, which reads a request's tokens when a draft is requested."""
+
+    guided = True
+    vocab_size: int
+    sample: bool
+
+    def __init__(self) -> None:
+        self.cached: dict[int, CachedText] = {}
+        self.allowed: Tensor | None = None  # tokens that it may draft, shape (vocabulary,); None: all
+
+    @torch.inference_mode()
+    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        """Return one grade per committed token: from its drafted row, or from one pass for all others."""
+        constraints = [constraint_of(job.request, job.start) for job in jobs]
+        jobs = [self._visible_job(job) for job in jobs]
+        self._watch(job.signals for job in jobs)
+        drafted = [drafted_rows(job) if "hidden" not in job.signals else [] for job in jobs]
+        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, drafted, strict=True)]
+        parts = [(job.request, n) for job, n in zip(jobs, missing, strict=True) if n > 0]
+        read = iter(self._read(parts) if parts else ())
+        graded = []
+        size, sample = self.vocab_size, self.sample
+        for job, rows, n, constraint in zip(jobs, drafted, missing, constraints, strict=True):
+            logits, states = next(read) if n > 0 else (torch.stack(rows), None)
+            if rows and n > 0:
+                logits = torch.cat((torch.stack(rows), logits))
+            graded.append(grades(job, logits, states, vocab_size=size, sample=sample, constraint=constraint))
+        return graded
+
+    @torch.inference_mode()
+    def read(self, parts: Sequence[tuple[Request, int]]) -> list[Tensor]:
+        """Return the logits that predict the last n tokens of each text, shape (n, vocabulary) each."""
+        visible = [(self._visible(request, len(request.tokens) - n), n) for request, n in parts]
+        return [logits for logits, _ in self._read(visible)]
+
+    def rewind(self, request: Request, length: int) -> None:
+        """Forget what is cached of a request's tokens from `length` on, since these are others now."""
+        if request.id in self.cached:
+            self.cached[request.id].cut(length)
+
+    def seat(self, whole: Request, view: Request) -> None:
+        """Let a request begin with what is cached of another one, whose text begins alike."""
+        if whole.id in self.cached:
+            self._cached_text(view)
+            length = min(len(view.tokens), self.cached[whole.id].base) - 1
+            if length > 0 and self._share(view, whole, length):
+                self.cached[view.id].set_base(length)
+
+    def _visible(self, request: Request, start: int) -> Request:
+        """Return the request cut to what the model sees, for a draft that continues from `start`."""
+        return request
+
+    def _visible_job(self, job: GradeJob) -> GradeJob:
+        request = self._visible(job.request, job.start)
+        hidden = len(job.request.tokens) - len(request.tokens)
+        return replace(job, request=request, start=job.start - hidden) if hidden else job
+
+    def _watch(self, read: Iterable[frozenset[str]]) -> None:
+        """Let passes return hidden states from now on, if any of these rules read them."""
+
+    @abstractmethod
+    def _cached_text(self, request: Request) -> CachedText:
+        """Return the contents of the request's row; a new row if it has none."""
+
+    @abstractmethod
+    def _share(self, view: Request, whole: Request, length: int) -> bool:
+        """Copy the first tokens of a row to another; False where the model cannot."""
+
+    @abstractmethod
+    def _read(self, parts: Sequence[tuple[Request, int]]) -> Sequence[tuple[Tensor, Tensor | None]]:
+        """Return the logits that predict each text's last `n` tokens, shape (n, vocabulary) each.
+
+        With them come the hidden states that these came from, shape (n, width), if any rule reads them.
+        """
+
+
+class LMDrafter(RunsModel, CausalDrafter):
     """Drafts with a causal LM, sampled where the request samples, else its most probable tokens.
 
-    A request that was not drafted for some rounds is prefilled up to date in one pass at its next draft. With
-    `sample` off it always drafts its most likely tokens: the acceptance rate is lower, but a seed then gives
-    the same text whatever the policy decides. With a `window` it attends to a text's first `sinks` tokens and
-    one to two windows of its last (StreamingLLM, arXiv 2309.17453), with position ids counted within these:
-    its KV cache and its prefill after a switch stay that short, whatever the text's length. `probe` finds out
-    how the model can be run (see `draftwise.models.probe`).
-
-    Source: Leviathan, Kalman and Matias 2023 (arXiv 2211.17192).
+    `probe` finds out how the model can be run (see `draftwise.models.probe`); for the other options see `lm`.
 
     Raises:
-        UserError: a window or a number of sinks below 0, or a model whose cache cannot be rolled back.
+        UserError: a model whose cache cannot be rolled back.
     """
 
     hidden_states = True  # for stop rules that read them
-    guided = True
 
     def __init__(
         self,
         model: Any,
         vocab_size: int,
         *,
-        sample: Annotated[
-            bool, "draw drafts where the request draws; false: always the most probable"
-        ] = True,
-        window: Annotated[int, "latest tokens that it sees; 0: all"] = 0,
-        sinks: Annotated[int, "first tokens that it sees beside the window"] = 4,
-        probe: Annotated[bool, "check how the model can be read"] = True,
+        sample: bool = True,
+        window: int = 0,
+        sinks: int = 4,
+        probe: bool = True,
     ) -> None:
-        if min(window, sinks) < 0:
-            raise UserError(f"window={window}&sinks={sinks}: give 0 or more; window 0 sees all of a text")
+        super().__init__()
         self.window, self.sinks = window, sinks
         self.runner = rows_of(model, probe=probe, drafts=True)
         self.vocab_size, self.sample = vocab_size, sample
         self.size = embedded(self.runner.model)
         small = self.runner.device.type == "cpu" and not self.runner.steps
         self.chunk = 96 if small else 2048  # bounds the memory of long catch-ups
-        self.cached: dict[int, CachedText] = {}
-        self.allowed: Tensor | None = None  # tokens that it may draft, shape (vocabulary,); None: all
         self.hidden: Tensor | None = None  # states that the latest logits came from, shape (rows, width)
         self.prefixes: PrefixCache | None = None
-
-    def _ids(self, tokens: list[int]) -> list[int]:
-        """Return the tokens with 0 in place of ids that only the target has."""
-        if not tokens or max(tokens) < self.size:
-            return tokens
-        return [token if token < self.size else 0 for token in tokens]
 
     def cache_prefixes(self, memory: PrefixMemory) -> None:
         """Keep what was read of texts that have ended there, where all of a text is read and has no state."""
         if not self.window and not self.runner.stateful:
             self.prefixes = PrefixCache(self.runner, memory)
 
-    @property
-    def pass_kind(self) -> str:
-        """How passes are run at present."""
-        return self.runner.executor.kind
-
-    @property
-    def setup_seconds(self) -> float:
-        """Seconds of work that is done once, such as compiling passes: no price of a draft."""
-        return self.runner.setup_seconds
-
     def hint(self, request: Request) -> float:
-        """Return 1: it is always ready."""
         return 1.0
-
-    def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Do nothing yet: the request's tokens are prefilled when a draft is requested."""
 
     def close(self, request: Request) -> None:
         """Free the request's row; what it cached is kept for others."""
@@ -146,8 +191,7 @@ class LMDrafter:
             return False
         (row,), cached = self._rows_of([request]), self.runner.cached_lengths
         if len(tokens) - 1 - cached[row] > LONG:
-            piece = self._ids(tokens[cached[row] : -1][: self.chunk])
-            self.runner.forward(PassInput(row, [piece], 1, slots=len(tokens) + request.remaining))
+            self._read_piece(row, tokens[:-1], len(tokens) + request.remaining)
             self.cached[request.id].set_base(cached[row])
         return len(tokens) - 1 - cached[row] > LONG
 
@@ -155,46 +199,40 @@ class LMDrafter:
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """Draft one chain per job; every row takes part in each pass until all drafts are complete."""
         if self.window:
-            jobs = [
-                replace(job, request=self._windowed(job.request, len(job.request.tokens))) for job in jobs
-            ]
+            jobs = [replace(job, request=self._visible(job.request, len(job.request.tokens))) for job in jobs]
         drafted = [Chain(job, needs(job.stops)) for job in jobs]
         force(drafted, self.runner.device, vocab_size=self.vocab_size, sample=self.sample)
         chains = [chain for chain in drafted if not chain.done]
         self._watch(chain.needs for chain in chains)
         if chains:
-            self._extend(chains)
+            rows = self._rows_of([chain.job.request for chain in chains])
+            self._extend([chain for _, chain in sorted(zip(rows, chains, strict=True), key=itemgetter(0))])
         return [chain.draft for chain in drafted]
 
     def _extend(self, chains: Sequence[Chain]) -> None:
-        """Draft until all chains are complete."""
-        logits, rows = self._catch_up(chains)
+        """Draft until all chains are complete; they are those of the first rows, in order."""
+        logits = self._catch_up(chains)
         size, sample = self.vocab_size, self.sample
         while True:
-            if self.runner.executor.drafts and self._draft_at_once(chains, logits, rows):
-                if all(chain.done for chain in chains):
-                    return
-                logits = self._step(chains, rows)
-                continue
-            if self.allowed is not None:
-                logits = logits.masked_fill(~self.allowed.to(logits.device), -inf)
-            best = picks(chains, logits[:, :size], sample=sample)
-            for chain, row in zip(chains, rows, strict=True):
-                if not chain.done:
-                    hidden = self.hidden[row] if self.hidden is not None else None
-                    chain.extend(logits[row], best[row], hidden, vocab_size=size, sample=sample)
-            force(chains, self.runner.device, vocab_size=size, sample=sample)
+            if not (self.runner.executor.drafts and self._draft_at_once(chains, logits)):
+                if self.allowed is not None:
+                    logits = logits.masked_fill(~self.allowed.to(logits.device), -inf)
+                best = picks(chains, logits[:, :size], sample=sample)
+                for row, chain in enumerate(chains):
+                    if not chain.done:
+                        hidden = self.hidden[row] if self.hidden is not None else None
+                        chain.extend(logits[row], best[row], hidden, vocab_size=size, sample=sample)
+                force(chains, self.runner.device, vocab_size=size, sample=sample)
             if all(chain.done for chain in chains):
                 return
-            logits = self._step(chains, rows)
+            logits = self._step(chains)
 
-    def _draft_at_once(self, chains: Sequence[Chain], logits: Tensor, rows: Sequence[int]) -> bool:
+    def _draft_at_once(self, chains: Sequence[Chain], logits: Tensor) -> bool:
         """Draft several tokens without reading the device between them, where the executor can."""
-        by_row = [chain for _, chain in sorted(zip(rows, chains, strict=True), key=lambda pair: pair[0])]
-        done = [chain.done for chain in by_row]
+        done = [chain.done for chain in chains]
         output = draft_at_once(
             self.runner,
-            by_row,
+            chains,
             logits[: len(chains)],
             vocab_size=self.vocab_size,
             size=self.size,
@@ -203,7 +241,7 @@ class LMDrafter:
         )
         if output is None:
             return False
-        for row, chain in enumerate(by_row):
+        for row, chain in enumerate(chains):
             if done[row]:
                 self.runner.cached_lengths[row] -= len(output.tokens[row]) - 1
             else:
@@ -217,41 +255,9 @@ class LMDrafter:
             self.rewind(job.request, len(job.request.tokens))
         return drafts
 
-    @torch.inference_mode()
-    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        """Return one grade per committed token: from its drafted row, or from one pass for all others."""
-        constraints = [constraint_of(job.request, job.start) for job in jobs]
-        if self.window:
-            jobs = [self._windowed_job(job) for job in jobs]
-        self._watch(job.signals for job in jobs)
-        drafted = [drafted_rows(job) if "hidden" not in job.signals else [] for job in jobs]
-        missing = [len(j.request.tokens) - j.start - len(r) for j, r in zip(jobs, drafted, strict=True)]
-        parts = [(job, n) for job, n in zip(jobs, missing, strict=True) if n > 0]
-        read = iter(self._read(parts) if parts else ())
-        graded = []
-        size, sample = self.vocab_size, self.sample
-        for job, rows, n, constraint in zip(jobs, drafted, missing, constraints, strict=True):
-            logits, states = next(read) if n > 0 else (torch.stack(rows), None)
-            if rows and n > 0:
-                logits = torch.cat((torch.stack(rows), logits))
-            graded.append(grades(job, logits, states, vocab_size=size, sample=sample, constraint=constraint))
-        return graded
-
-    @torch.inference_mode()
-    def read(self, parts: Sequence[tuple[Request, int]]) -> list[Tensor]:
-        """Return the logits that predict the last n tokens of each text, shape (n, vocabulary) each."""
-        jobs = [GradeJob(request, len(request.tokens) - n, ()) for request, n in parts]
-        if self.window:
-            jobs = [self._windowed_job(job) for job in jobs]
-        return [x for x, _ in self._read([(job, n) for job, (_, n) in zip(jobs, parts, strict=True)])]
-
-    def rewind(self, request: Request, length: int) -> None:
-        """Forget what is cached of a request's tokens from `length` on, since these are others now."""
-        if request.id in self.cached:
-            self.cached[request.id].cut(length)
-
-    def _windowed(self, request: Request, start: int) -> Request:
-        """Return the request cut to the context window, for a draft that continues from `start`."""
+    def _visible(self, request: Request, start: int) -> Request:
+        if not self.window:
+            return request
         place, tokens = self._cached_text(request), request.tokens
         if not self.sinks < start - place.skip <= self.sinks + 2 * self.window:
             skip = max(0, start - self.sinks - self.window)
@@ -260,12 +266,7 @@ class LMDrafter:
         visible = [*tokens[: self.sinks], *tokens[self.sinks + place.skip :]]
         return replace(request, tokens=visible, prompt_length=request.prompt_length - place.skip)
 
-    def _windowed_job(self, job: GradeJob) -> GradeJob:
-        request = self._windowed(job.request, job.start)
-        return replace(job, request=request, start=job.start - self.cached[request.id].skip)
-
     def _cached_text(self, request: Request) -> CachedText:
-        """Return the contents of the request's row; a new row if it has none."""
         if request.id not in self.cached:
             self._forget()
             self.runner.open(request.id)
@@ -276,6 +277,12 @@ class LMDrafter:
                 self.cached[request.id].set_base(length(path))
         return self.cached[request.id]
 
+    def _share(self, view: Request, whole: Request, length: int) -> bool:
+        if not self.window:  # else each position sees another text
+            row, other = map(self.runner.request_ids.index, (view.id, whole.id))
+            self.runner.share(row, other, length)
+        return not self.window
+
     def _forget(self) -> None:
         """Drop all that was read with other weights."""
         if self.runner.has_changed():
@@ -284,58 +291,58 @@ class LMDrafter:
             if self.prefixes is not None:
                 self.prefixes.tree.clear()
 
-    def _read(self, parts: Sequence[tuple[GradeJob, int]]) -> list[tuple[Tensor, Tensor | None]]:
-        """Return the logits that predict each job's last `n` tokens, shape (n, vocabulary) each.
-
-        With them come the hidden states that these came from, shape (n, width), if any rule reads them.
-        """
-        rows, cached = self._rows_of([job.request for job, _ in parts]), self.runner.cached_lengths
-        texts: list[list[int]] = [[]] * len(parts)
-        for row, (job, n) in zip(rows, parts, strict=True):
-            tokens = job.request.tokens
+    def _read(self, parts: Sequence[tuple[Request, int]]) -> list[tuple[Tensor, Tensor | None]]:
+        rows, cached = self._rows_of([request for request, _ in parts]), self.runner.cached_lengths
+        texts: list[Sequence[int]] = [[]] * len(parts)
+        for row, (request, n) in zip(rows, parts, strict=True):
+            tokens = request.tokens
             first = len(tokens) - n - 1  # the token before the first of them
             cached[row] = min(cached[row], first)
-            slots = len(tokens) + job.request.remaining
             while first - cached[row] > LONG:
-                self.runner.forward(
-                    PassInput(row, [self._ids(tokens[cached[row] : first][: self.chunk])], 1, slots=slots)
-                )
+                self._read_piece(row, tokens[:first], len(tokens) + request.remaining)
             texts[row] = self._ids(tokens[cached[row] : -1])
         widest = max(map(len, texts))
-        slots = max(len(job.request.tokens) + job.request.remaining for job, _ in parts)
+        slots = max(len(request.tokens) + request.remaining for request, _ in parts)
         output = self.runner.forward(PassInput(0, texts, widest, slots=slots))
         logits, states = output.logits[..., : self.vocab_size], output.hidden_states.get(LAST)
-        for job, _ in parts:
-            self.cached[job.request.id].set_base(len(job.request.tokens) - 1)
+        for request, _ in parts:
+            self.cached[request.id].set_base(len(request.tokens) - 1)
         ends = [
             (row, slice(len(texts[row]) - n, len(texts[row])))
             for row, (_, n) in zip(rows, parts, strict=True)
         ]
         return [(logits[end], None if states is None else states[end]) for end in ends]
 
-    def _catch_up(self, chains: Sequence[Chain]) -> tuple[Tensor, list[int]]:
+    def _catch_up(self, chains: Sequence[Chain]) -> Tensor:
         """Prefill every request up to its last token, and the tokens that its chain has already.
 
-        Returns the logits after them, shape (rows, vocabulary), and each request's row.
+        Returns the logits after them, shape (rows, vocabulary).
         """
-        requests = [chain.job.request for chain in chains]
-        rows, cached = self._rows_of(requests), self.runner.cached_lengths
-        slots = max(len(r.tokens) + r.remaining for r in requests)
-        texts: list[list[int]] = [[]] * len(requests)
-        for row, request, chain in zip(rows, requests, chains, strict=True):
-            tokens = request.tokens
-            while len(tokens) - cached[row] > (LONG if len(requests) > 1 else self.chunk):
-                self.runner.forward(
-                    PassInput(row, [self._ids(tokens[cached[row] : -1][: self.chunk])], 1, slots=slots)
-                )
-            texts[row] = self._ids([*tokens[cached[row] :], *chain.unread()])
-            self.cached[request.id].set_base(len(tokens))
+        cached, texts = self.runner.cached_lengths, list[Sequence[int]]()
+        slots = max(len(chain.job.request.tokens) + chain.job.request.remaining for chain in chains)
+        for row, chain in enumerate(chains):
+            tokens = chain.job.request.tokens
+            while len(tokens) - cached[row] > (LONG if len(chains) > 1 else self.chunk):
+                self._read_piece(row, tokens[:-1], slots)
+            texts.append(self._ids([*tokens[cached[row] :], *chain.unread()]))
+            self.cached[chain.job.request.id].set_base(len(tokens))
         widths = [len(t) for t in texts]
         keep = max(widths) - min(widths) + 1
         output = self.runner.forward(PassInput(0, texts, keep, slots=slots))
-        for request, chain in zip(requests, chains, strict=True):
-            self.cached[request.id].fed = list(chain.tokens)
-        return self._ends(output, [keep - 1 - max(widths) + w for w in widths]), rows
+        for chain in chains:
+            self.cached[chain.job.request.id].fed = list(chain.tokens)
+        return self._ends(output, [keep - 1 - max(widths) + w for w in widths])
+
+    def _read_piece(self, row: int, tokens: Sequence[int], slots: int) -> None:
+        """Prefill the next chunk of a row, whose text these tokens begin."""
+        piece = tokens[self.runner.cached_lengths[row] :][: self.chunk]
+        self.runner.forward(PassInput(row, [self._ids(piece)], 1, slots=slots))
+
+    def _ids(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Return the tokens with 0 in place of ids that only the target has."""
+        if not tokens or max(tokens) < self.size:
+            return tokens
+        return [token if token < self.size else 0 for token in tokens]
 
     def _ends(self, output: PassOutput, ends: Sequence[int]) -> Tensor:
         """Return the logits at each row's end, and keep the hidden states there."""
@@ -349,7 +356,6 @@ class LMDrafter:
         return logits[which]
 
     def _watch(self, read: Iterable[frozenset[str]]) -> None:
-        """Let passes return hidden states from now on, if any of these rules read them."""
         if not self.runner.layers and any("hidden" in names for names in read):
             self.runner.request_hidden_states((LAST,))
 
@@ -363,22 +369,19 @@ class LMDrafter:
             self.runner.truncate(row, min(matched, len(request.tokens) - 1))
         return rows
 
-    def _step(self, chains: Sequence[Chain], rows: list[int]) -> Tensor:
+    def _step(self, chains: Sequence[Chain]) -> Tensor:
         """Feed each unfinished chain its new tokens; returns the next logits, shape (rows, vocabulary)."""
         if len(chains) == 1 and not self.runner.layers and len(chains[0].tokens) == chains[0].read + 1:
             (token,) = chains[0].unread()
             self.cached[chains[0].job.request.id].fed.append(token)
-            return self.runner.forward(PassInput(rows[0], [self._ids([token])], 1, is_guess=True)).logits[0]
+            return self.runner.forward(PassInput(0, [self._ids([token])], 1, is_guess=True)).logits[0]
         idle = [] if self.runner.stateful else [0]  # a state would have to take it back
-        texts: list[list[int]] = [idle] * len(chains)
-        for chain, row in zip(chains, rows, strict=True):
-            if not chain.done:
-                texts[row] = self._ids(list(chain.unread()))
-        widths = [len(texts[row]) for chain, row in zip(chains, rows, strict=True) if not chain.done]
+        texts = [idle if chain.done else self._ids(chain.unread()) for chain in chains]
+        widths = [len(text) for chain, text in zip(chains, texts, strict=True) if not chain.done]
         keep = max(widths) - min(widths) + 1
         ends = [max(0, keep - 1 - max(widths) + len(text)) for text in texts]
         logits = self._ends(self.runner.forward(PassInput(0, texts, keep, is_guess=True)), ends)
-        for chain, row in zip(chains, rows, strict=True):
+        for row, chain in enumerate(chains):
             if chain.done:
                 self.runner.cached_lengths[row] -= len(idle)
             else:

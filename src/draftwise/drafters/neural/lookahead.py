@@ -9,8 +9,8 @@ from typing import Annotated
 
 from ...core.drafts import Draft, Job
 from ...core.request import Request
-from ...errors import UserError
 from ...models.runner.hidden_states import Source
+from ...registry import Within
 
 Gram = tuple[int, ...]
 KEPT = 4  # drafts of a text whose layout is kept until the target has verified one of them
@@ -53,12 +53,10 @@ class LookaheadDrafter:
         self,
         target: Source,
         *,
-        width: Annotated[int, "branches of the tree"] = 1,
-        n: Annotated[int, "tokens in an n-gram"] = 5,
-        pool: Annotated[int, "n-grams kept for each first token"] = 16,
+        width: Annotated[int, "branches of the tree", Within(1)] = 1,
+        n: Annotated[int, "tokens in an n-gram", Within(2)] = 5,
+        pool: Annotated[int, "n-grams kept for each first token", Within(1)] = 16,
     ) -> None:
-        if n < 2 or min(width, pool) < 1:
-            raise UserError(f"width={width}&n={n}&pool={pool}: give n 2 or more, width and pool 1 or more")
         self.branches, self.n, self.pool = width, n, pool
         if target.guesses is None:
             target.guesses = {}
@@ -84,7 +82,6 @@ class LookaheadDrafter:
         text.drafts.clear()
 
     def close(self, request: Request) -> None:
-        """Drop the text."""
         self.texts.pop(request.id, None)
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:

@@ -18,8 +18,10 @@ from ...core.roles import GradeJob
 from ...errors import UserError
 from ...models.heads.medusa import Medusa, load_medusa
 from ...models.runner.hidden_states import Source
+from ...registry import Within
+from .chains import Sample
 from .heads import MISS, HeadDrafter, later
-from .trees import sparse
+from .trees import Width, sparse
 
 TREES = ("joint", "fixed")
 CANDIDATES = 16  # tokens of each head that are rescored
@@ -52,8 +54,6 @@ class MedusaDrafter(HeadDrafter):
     ) -> None:
         if tree not in TREES:
             raise UserError(f"tree={tree}: choose from {', '.join(TREES)}")
-        if rescore < 0:
-            raise UserError(f"rescore={rescore}: give 0 or more")
         super().__init__(target, (-1,), width=width, sample=sample and not rescore, top=top)
         self.module, self.device = heads, next(heads.parameters()).device
         self.tree, self.weight, self.longest = tree, rescore, len(heads.medusa_head)
@@ -65,7 +65,6 @@ class MedusaDrafter(HeadDrafter):
             self.texts.setdefault(request.id, TextGrams(self.vocab_size)).read(new)
 
     def close(self, request: Request) -> None:
-        """Drop the text."""
         self.texts.pop(request.id, None)
 
     @torch.inference_mode()
@@ -140,7 +139,6 @@ class TextGrams:
     tail: tuple[int, ...] = ()
 
     def read(self, new: Sequence[int]) -> None:
-        """Add tokens to the text."""
         for token in new:
             self.ones[token] += 1
             if self.tail:
@@ -168,11 +166,13 @@ def medusa(
     path: str,
     target: Source,
     *,
-    width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes"] = 1,
-    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    width: Width = 1,
+    sample: Sample = True,
     tree: Annotated[str, "joint: the most probable paths; fixed: the tree of the paper"] = "joint",
-    top: Annotated[int, "tokens of each head that are considered"] = 10,
-    rescore: Annotated[float, "weight of the text's trigrams in choosing among the heads' tokens"] = 0.0,
+    top: Annotated[int, "tokens of each head that are considered", Within(1)] = 10,
+    rescore: Annotated[
+        float, "weight of the text's trigrams in choosing among the heads' tokens", Within(0)
+    ] = 0.0,
 ) -> MedusaDrafter:
     """Drafts from the target's last hidden state with published Medusa heads, in chains or trees.
 

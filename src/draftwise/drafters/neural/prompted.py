@@ -11,6 +11,7 @@ from transformers import GenerationConfig, GenerationMixin
 
 from ...core.drafts import Draft, Job
 from ...core.request import Request
+from ...core.roles import Drafter
 from ...errors import UserError
 from ...models.load import embedded
 from ...models.prompted import Prompted, Trials
@@ -25,7 +26,7 @@ class Texts(Protocol):
     ids: Tensor
 
 
-class PromptedDrafter:
+class PromptedDrafter(Drafter):
     """Drafts with an encoder-decoder of the target's kind, such as a small Whisper for a large one.
 
     Its encoder reads the target's input once a call; its decoder follows the target's text. It drafts inside
@@ -46,23 +47,18 @@ class PromptedDrafter:
         """A call begins: the input of the encoder, the target's other inputs, and its rows."""
         self.texts, self.prompted, self.read = texts, None, None
         self.order.clear()
-        named = {name: kwargs[name] for name in ("attention_mask",) if kwargs.get(name) is not None}
-        times = len(texts.ids) // len(encoded) if encoded is not None else 1
-        self.prompt = {
-            "inputs": None if encoded is None else encoded.repeat_interleave(times, dim=0),
-            **named,
-        }
+        self.prompt = {"inputs": None}
+        if encoded is not None:
+            self.prompt["inputs"] = encoded.repeat_interleave(len(texts.ids) // len(encoded), dim=0)
+        if kwargs.get("attention_mask") is not None:
+            self.prompt["attention_mask"] = kwargs["attention_mask"]
 
     def hint(self, request: Request) -> float:
-        """Always ready."""
         return 1.0
 
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Requests are observed in the order of their rows."""
         self.order.setdefault(request.id, len(self.order))
-
-    def close(self, request: Request) -> None:
-        """Nothing is kept for one request."""
 
     @torch.no_grad()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:

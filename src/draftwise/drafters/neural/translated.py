@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil, inf, nan
+from operator import attrgetter
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from ...core.drafts import Draft, Job, Signals
+from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
 from ...core.request import Request
-from ...core.roles import GradeJob, Preparer
+from ...core.roles import Drafter, GradeJob, Preparer
 from ...errors import UserError
 from ...models.distributions import most_likely
 from ...models.runner.prefix_cache import PrefixMemory, StoresPrefixes
+from ...registry import Within
 from ..lookup.picked import chain
 from ..translation import Reading, codec_of, continued, shared_tokens
-from .chains import grades, signals
+from .chains import Sample, grades, signals
 from .lm import LMDrafter
 
 WAYS = ("auto", "text", "shared")
-ENOUGH = (
-    0.25  # of the smaller vocabulary: with fewer shared tokens, sampled texts are drafted by text as well
-)
+VocabularyWay = Annotated[str, "with another tokenizer than the target's: text, shared tokens, or auto"]
+ENOUGH = 0.25  # of the smaller vocabulary: with fewer shared tokens, sampled texts are drafted by text, too
+CERTAINTY = attrgetter("chosen")
 FINEST = 3.0  # most tokens of the drafter for one of the target
 
 
-@dataclass(slots=True)
-class TextView:
-    """One request: its text in the drafter's tokens, and the tokens that the drafter was last given."""
-
-    reading: Reading
-    shown: list[int] = field(default_factory=list)
-
-
-class TranslatedDrafter:
+class TranslatedDrafter(Drafter):
     """Drafts with a model that has another tokenizer than the target: by text, or by shared tokens.
 
     The target's text is decoded and read by the drafter. *By text* the drafter writes its most likely text,
@@ -72,7 +66,8 @@ class TranslatedDrafter:
         allowed = torch.zeros(inner.vocab_size, dtype=torch.bool).index_fill(0, self.pairs[:, 1], True)
         self.allowed = allowed.to(getattr(getattr(inner, "runner", None), "device", "cpu"))
         self.target_ids = {drafted: token for token, drafted in pairs}
-        self.views: dict[int, TextView] = {}
+        self.views: dict[int, Reading] = {}  # texts in the drafter's tokens
+        self.shown: dict[int, list[int]] = {}  # the tokens that the drafter was last given of each
 
     @property
     def runner(self) -> Any:
@@ -86,25 +81,18 @@ class TranslatedDrafter:
 
     @property
     def pass_kind(self) -> str:
-        """How passes are run at present."""
         return str(getattr(self.inner, "pass_kind", ""))
 
     @property
     def setup_seconds(self) -> float:
-        """Seconds of work that the model has done once, such as compiling its passes."""
         return float(getattr(self.inner, "setup_seconds", 0.0))
 
     def hint(self, request: Request) -> float:
-        """Return the model's hint."""
         return float(self.inner.hint(request))
 
-    def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Do nothing yet: the text is read when a draft is requested."""
-
     def close(self, request: Request) -> None:
-        """Free the request's view."""
-        view = self.views.pop(request.id, None)
-        self.inner.close(replace(request, tokens=view.shown if view is not None else []))
+        self.views.pop(request.id, None)
+        self.inner.close(replace(request, tokens=self.shown.pop(request.id, [])))
 
     @torch.inference_mode()
     def prepare(self, request: Request) -> bool:
@@ -162,27 +150,26 @@ class TranslatedDrafter:
     def _read(self, request: Request, end: int | None = None) -> Reading:
         """Return the request's text, or the first `end` tokens of it, in the drafter's tokens."""
         if request.id not in self.views:
-            self.views[request.id] = TextView(Reading(*self.codecs))
-        reading = self.views[request.id].reading
-        reading.read(request.tokens[:end])
-        return reading
+            self.views[request.id] = Reading(*self.codecs)
+        self.views[request.id].read(request.tokens[:end])
+        return self.views[request.id]
 
     def _translate(self, request: Request, ids: Sequence[int]) -> Request:
         """Return the request with the drafter's tokens as its text; the model forgets those that changed."""
-        view = self.views[request.id]
-        same = common_length(view.shown, ids)
-        if same < len(view.shown):
+        shown = self.shown.get(request.id, [])
+        same = common_length(shown, ids)
+        if same < len(shown):
             self.inner.rewind(request, same)
-        view.shown = list(ids)
-        return replace(request, tokens=view.shown, prompt_length=len(ids) - request.position)
+        self.shown[request.id] = tokens = list(ids)
+        return replace(request, tokens=tokens, prompt_length=len(ids) - request.position)
 
     def _inner_job(self, job: Job) -> Job:
-        view = self._translate(job.request, self.views[job.request.id].reading.ids)
+        view = self._translate(job.request, self.views[job.request.id].ids)
         return replace(job, request=view, width=1, rows=False, constraint=None, until=None)
 
     def _draft_by_text(self, jobs: Sequence[Job]) -> list[Draft]:
         """Draft by text, from as many tokens of the drafter as this text has had for those of the target."""
-        readings = [self.views[job.request.id].reading for job in jobs]
+        readings = [self.views[job.request.id] for job in jobs]
         inner = []
         for reading, job in zip(readings, jobs, strict=True):
             most = ceil(job.length * min(FINEST, len(reading.ids) / max(1, reading.done)))
@@ -191,7 +178,7 @@ class TranslatedDrafter:
         for reading, job, draft in zip(readings, jobs, self.inner.draft(inner), strict=True):
             more = continued(reading, draft.tokens)
             if draft.signals:
-                least = (least_certain(draft.signals[first:last]) for first, last in more.sources)
+                least = (min(draft.signals[a:b], key=CERTAINTY) for a, b in more.sources)
                 drafts.append(chain(job, zip(more.tokens, least, strict=True)))
             else:
                 drafts.append(Draft.chain(more.tokens[: job.length]))
@@ -248,11 +235,6 @@ def check_unused(vocabulary: str) -> None:
     check(vocabulary)
     if vocabulary != "auto":
         raise UserError(f"vocabulary={vocabulary}: the drafter has the target's tokenizer, leave it out")
-
-
-def least_certain(parts: Sequence[Signals]) -> Signals:
-    """Return the signals of the drafter's least certain token."""
-    return min(parts, key=lambda one: one.chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,10 +316,9 @@ def text_grades(job: GradeJob, path: Path, rows: Tensor) -> list[Grade]:
             drafted = drafted if accept else None
         least = None
         if job.signals and places:
-            rows_of = [j - path.first for j in places]
-            least = least_certain(
-                [signals(rows[j], picks[j], job.signals, position + i, None) for j in rows_of]
-            )
+            ours = [j - path.first for j in places]
+            read = (signals(rows[j], picks[j], job.signals, position + i, None) for j in ours)
+            least = min(read, key=CERTAINTY)
         graded.append(Grade(accept, accept if greedy else nan, least))
     return graded
 
@@ -355,12 +336,10 @@ def lm(
     vocab_size: int,
     tokenizers: tuple[Any, Any] | None = None,
     *,
-    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
-    window: Annotated[int, "latest tokens that it sees; 0: all"] = 0,
-    sinks: Annotated[int, "first tokens that it sees beside the window"] = 4,
-    vocabulary: Annotated[
-        str, "with another tokenizer than the target's: text, shared tokens, or auto"
-    ] = "auto",
+    sample: Sample = True,
+    window: Annotated[int, "latest tokens that it sees; 0: all", Within(0)] = 0,
+    sinks: Annotated[int, "first tokens that it sees beside the window", Within(0)] = 4,
+    vocabulary: VocabularyWay = "auto",
     probe: Annotated[bool, "check how the model can be read"] = True,
 ) -> LMDrafter | TranslatedDrafter:
     """Drafts with a smaller causal LM, for any number of requests at once.
@@ -377,8 +356,7 @@ def lm(
     Source: Leviathan, Kalman and Matias 2023 (arXiv 2211.17192).
 
     Raises:
-        UserError: an option out of its range, a model whose cache cannot be rolled back, or a tokenizer that
-            cannot be used.
+        UserError: a model whose cache cannot be rolled back, or a tokenizer that cannot be used.
     """
     more: dict[str, Any] = {"sample": sample, "window": window, "sinks": sinks, "probe": probe}
     if tokenizers is None:

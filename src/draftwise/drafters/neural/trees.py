@@ -5,28 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
 from ...core.arms import Stop
 from ...core.drafts import Draft, Job, Signals
 from ...core.stops import factor, needs, stop
-from ...errors import UserError
 from ...models.runner.drafts import TreeInput, TreeLevel
+from ...registry import Within
 from .chains import Step, signals
 
-
-def check_tree(width: int, top: int, gain: float) -> None:
-    """Reject options out of range.
-
-    Raises:
-        UserError: a number of nodes is below 1, or a gain below 0.
-    """
-    if min(width, top) < 1 or gain < 0:
-        raise UserError(
-            f"width={width}&top={top}&gain={gain}: give width and top 1 or more and gain 0 or more"
-        )
+Width = Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes", Within(1)]
+Top = Annotated[int, "tokens tried after each node of a tree", Within(1)]
+Gain = Annotated[float, "least gain in accepted tokens per added node; 0: no limit", Within(0)]
 
 
 @dataclass(slots=True)
@@ -64,7 +56,6 @@ class Tree:
 
     @property
     def most(self) -> int:
-        """The maximum number of nodes of the draft."""
         return self.job.length * self.job.width
 
     def grow(self, rows: Tensor) -> None:
@@ -113,7 +104,6 @@ class Tree:
         self.done = full or self._stopped(rows, self.job.stop_at(self.depth - 1))
 
     def path(self, node: int) -> list[int]:
-        """Return the tokens from the root down to a node."""
         tokens: list[int] = []
         while node >= 0:
             tokens.append(self.tokens[node])

@@ -18,7 +18,7 @@ from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import Drafter, GradeJob, Grader, Scores, Target
 from ...core.sampling import Sampling
-from ...drafters.together import merged
+from ...drafters.cascade import merged
 from ...errors import UserError
 from .files import FIELDS, Floats, Ints, RecordedDrafts
 
@@ -382,30 +382,15 @@ def _draft_spans(
     lengths = [min(end - start + length, text.budget - 1 - start) for start, end in spans]
     views = [text.request(next(ids), start) for start, _ in spans]
     jobs = [Job(view, n, READ_ALL, rows=rows) for view, n in zip(views, lengths, strict=True) if n > 0]
-    _share_cache(drafter, whole, [job.request for job in jobs])
+    if hasattr(drafter, "seat"):  # it need not read the beginning again
+        for job in jobs:
+            drafter.seat(whole, job.request)
     answers = iter(drafter.draft(jobs) if jobs else ())
     drafts = [next(answers) if n > 0 else Draft() for n in lengths]
     for view, draft in zip(views, drafts, strict=True):
         drafter.close(view)
         _checked(draft)
     return drafts
-
-
-def _share_cache(drafter: Any, whole: Request, views: Sequence[Request]) -> None:
-    """Copy a text's KV cache rows for its views, so that a causal LM need not prefill them again."""
-    from ...drafters.neural.lm import CachedText, LMDrafter
-
-    if hasattr(drafter, "seat"):
-        for view in views:
-            drafter.seat(whole, view)
-    if not isinstance(drafter, LMDrafter) or drafter.window or whole.id not in drafter.cached:
-        return  # with a window each position sees another text
-    for view in views:
-        drafter.runner.open(view.id)
-        length = min(len(view.tokens), drafter.cached[whole.id].base) - 1
-        ids = drafter.runner.request_ids
-        drafter.runner.share(ids.index(view.id), ids.index(whole.id), length)
-        drafter.cached[view.id] = CachedText(length)
 
 
 # -- heads ----------------------------------------------------------------------------------------------

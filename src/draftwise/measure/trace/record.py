@@ -8,6 +8,7 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -133,7 +134,7 @@ def record(
     return resumed
 
 
-def _check_drafter(name: str, drafter: Drafter) -> None:
+def _check_drafter(name: str, drafter: Any) -> None:
     if isinstance(drafter, Waiter):
         from ...drafters.neural.early_exit import EarlyExitDrafter
         from ...drafters.neural.heads import HeadDrafter

@@ -10,7 +10,7 @@ from ...core.arms import Stop
 from ...core.drafts import Draft, Job, Signals
 from ...core.outcomes import Grade
 from ...core.stops import factor, needs, stop
-from ...drafters.together import merged
+from ...drafters.cascade import merged
 from ...errors import UserError
 from ...policies.arms import TOGETHER
 from .files import FIELDS, RecordedDrafts, Recording

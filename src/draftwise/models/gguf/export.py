@@ -33,7 +33,7 @@ COUNTED = re.compile(r"\[\s*(\d+)/\s*(\d+)\]")  # how llama.cpp counts tensors
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """Show nothing."""
+    pass
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ and in longer drafts it replaces the target's feature.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -105,7 +106,43 @@ class TargetHead(nn.Module):
         return logits
 
 
-class Eagle(TargetHead):
+class PairHead(TargetHead):
+    """A head that reads pairs of a state of the target and the token after it."""
+
+    config: Any
+
+    def read(self, features: Tensor) -> Tensor:
+        """Turn the target's features of `layers_read`, concatenated, shape (..., layers * target width), into
+        states, shape (..., width)."""
+        return features
+
+    def forward(
+        self,
+        tokens: Tensor,
+        states: Tensor,
+        *,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        cache: Any = None,
+    ) -> Tensor:
+        """Return the head's own states after each pair, shape (rows, length, width).
+
+        `tokens` (rows, length) are one position ahead of `states` (rows, length, width), which are either
+        `read` from the target or outputs of this method. `position_ids` default to 0, 1, ...;
+        `attention_mask` is additive, (rows, 1, length, seen), and causal by default; `cache` is one of
+        Transformers.
+        """
+        if position_ids is None:
+            position_ids = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        return self._after(tokens, states, position_ids, attention_mask, cache)
+
+    @abstractmethod
+    def _after(
+        self, tokens: Tensor, states: Tensor, position_ids: Tensor, attention_mask: Tensor | None, cache: Any
+    ) -> Tensor: ...
+
+
+class Eagle(PairHead):
     """EAGLE's head (arXiv 2401.15077): feature and token through `fc`, one decoder layer, the target's own
     output layer.
 
@@ -136,29 +173,9 @@ class Eagle(TargetHead):
         self.layers = nn.ModuleList(layer(config, i) for i in range(config.num_hidden_layers))
         self.layers[0].input_layernorm = nn.Identity()
 
-    def read(self, features: Tensor) -> Tensor:
-        """Turn the target's features of `layers_read`, concatenated, shape (..., layers * target width), into
-        states, shape (..., width)."""
-        return features
-
-    def forward(
-        self,
-        tokens: Tensor,
-        states: Tensor,
-        *,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        cache: Any = None,
+    def _after(
+        self, tokens: Tensor, states: Tensor, position_ids: Tensor, attention_mask: Tensor | None, cache: Any
     ) -> Tensor:
-        """The head's own states after each pair, shape (rows, length, width).
-
-        `tokens` (rows, length) are one position ahead of `states` (rows, length, width), which are either
-        `read` from the target or outputs of this method. `position_ids` default to 0, 1, ...;
-        `attention_mask` is additive, (rows, 1, length, seen), and causal by default; `cache` is one of
-        Transformers.
-        """
-        if position_ids is None:
-            position_ids = torch.arange(tokens.shape[1], device=tokens.device)[None]
         place = self.rotary_emb(states, position_ids=position_ids)
         given = {"position_embeddings": place, "attention_mask": attention_mask, CACHE: cache}
         return self._layers(self.embed(tokens).to(states.dtype), states, **given)

@@ -247,37 +247,25 @@ def warn_of_other_target(name: str, target: Any) -> None:
 def check_vocabulary(published: Published, target: Any) -> None:
     """Raise a UserError unless the head's token ids are the target's."""
     size, tensors = int(target.config.get_text_config(decoder=True).vocab_size), published.tensors
-    for key, what in (("embed_tokens.weight", "embedding"), ("t2d", "map of tokens (t2d)")):
-        if key in tensors and len(tensors[key]) != size:
-            raise published.refuse(
-                f"its {what} has {len(tensors[key])} tokens, and the target {size}: {OTHER_TARGET}"
-            )
-    rows = len(tensors["lm_head.weight"]) if "lm_head.weight" in tensors else size
-    drafted = int(published.settings.get("draft_vocab_size") or rows)
-    if "d2t" not in tensors and min(rows, drafted) < size:
-        raise published.refuse(
-            f"it drafts {min(rows, drafted)} of the target's {size} tokens, and has no tensor d2t that says "
-            "which: fetch its files again, d2t among them"
-        )
+    words = len(tensors.get("embed_tokens.weight", range(size)))
+    if words != size:
+        raise published.refuse(f"its embedding has {words} tokens, and the target {size}: {OTHER_TARGET}")
     if "d2t" in tensors:
-        _check_ids(published, size, rows if "lm_head.weight" in tensors else len(tensors["d2t"]))
-
-
-def _check_ids(published: Published, size: int, rows: int) -> None:
-    """See that `d2t` gives each drafted token an id of its own, and `t2d` tells the same."""
-    ids, t2d = _ids(published), published.tensors.get("t2d")
-    different = len(set(ids.tolist()))
-    if len(ids) != rows:
+        ids = _ids(published)
+        different = len(set(ids.tolist()))
+        if int(ids.min()) < 0 or int(ids.max()) >= size or different < len(ids):
+            raise published.refuse(
+                f"its d2t names {different} different tokens for {len(ids)}, from {int(ids.min())} to "
+                f"{int(ids.max())}, and the target has {size}: {OTHER_TARGET}"
+            )
+        return
+    rows = len(tensors.get("lm_head.weight", range(size)))
+    drafted = min(rows, int(published.settings.get("draft_vocab_size") or rows))
+    if drafted < size:
         raise published.refuse(
-            f"its d2t has {len(ids)} tokens and its lm_head {rows}: fetch both from one head"
+            f"it drafts {drafted} of the target's {size} tokens, and has no tensor d2t that says which: "
+            "fetch its files again, d2t among them"
         )
-    if int(ids.min()) < 0 or int(ids.max()) >= size or different < len(ids):
-        raise published.refuse(
-            f"its d2t names {different} different tokens for {len(ids)}, from {int(ids.min())} to "
-            f"{int(ids.max())}, and the target has {size}: {OTHER_TARGET}"
-        )
-    if t2d is not None and t2d.bool().nonzero().flatten().tolist() != sorted(ids.tolist()):
-        raise published.refuse("its t2d and d2t name different tokens: fetch both from one head")
 
 
 def check_mask(published: Published, target: Any) -> None:

@@ -22,7 +22,6 @@ class Residual(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Output states, of the same shape."""
         return states + nn.functional.silu(self.linear(states))
 
 

@@ -23,7 +23,7 @@ from ...errors import UserError
 from ..cache_names import name_for
 from ..memory import AFTER, is_mtp_tensor
 from ..stages import quiet
-from .eagle import TargetHead
+from .eagle import PairHead
 from .files import folder_of, read_tensors
 
 # Where such a layer lies: after the model's own layers (`AFTER`; DeepSeek-V3, GLM-4.5), in a part `mtp` with
@@ -31,7 +31,15 @@ from .files import folder_of, read_tensors
 WITHIN = re.compile(r"^(?:.*\.)?mtp(?:\.layers|_layers)\.(\d+)\.(.+)$")
 BESIDE = re.compile(r"^(?:.*\.)?mtp\.(?!layers\.)(.+)$")
 MIMO = re.compile(r"^(?:.*\.)?model\.mtp_layers\.")
-NORMS = (("words", r"enorm|emb|token"), ("states", r"hnorm|hidden"), ("last", r"norm"))
+NAMES = {
+    **dict.fromkeys(("enorm", "pre_fc_norm_embedding", "token_layernorm"), "words"),
+    **dict.fromkeys(("hnorm", "pre_fc_norm_hidden", "hidden_layernorm"), "states"),
+    **dict.fromkeys(("eh_proj", "fc", "input_proj"), "joined"),
+    **dict.fromkeys(("shared_head.norm", "norm", "final_layernorm"), "last"),
+    **dict.fromkeys(("shared_head.head", "lm_head"), "lm_head"),
+    "embed_tokens": "embed_tokens",
+}
+WITHIN_LAYER = ("input_layernorm", "post_attention_layernorm")
 NEEDED = {
     "words": "a norm of the words",
     "states": "a norm of the states",
@@ -41,8 +49,8 @@ NEEDED = {
 KNOWN = "DeepSeek-V3's, GLM-4.5's, Qwen3-Next's, Qwen3.5's, MiMo's and those of speculators"
 
 
-class Mtp(TargetHead):
-    """A model's layer of multi-token prediction, with the interface of `Eagle`.
+class Mtp(PairHead):
+    """A model's layer of multi-token prediction.
 
     Embedding and output layer are the model's, unless the layer's own differ. The layer is Transformers' own
     for this kind of model. Where a checkpoint holds several, the first drafts every token of a draft.
@@ -59,21 +67,9 @@ class Mtp(TargetHead):
         self.joined = nn.Linear(2 * self.target_width, self.target_width, bias=False)
         self.layer, self.cache_name = layer, name_for(layer)
 
-    def read(self, features: Tensor) -> Tensor:
-        return features
-
-    def forward(
-        self,
-        tokens: Tensor,
-        states: Tensor,
-        *,
-        position_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        cache: Any = None,
+    def _after(
+        self, tokens: Tensor, states: Tensor, position_ids: Tensor, attention_mask: Tensor | None, cache: Any
     ) -> Tensor:
-        """The layer's states after each pair; shapes and defaults as for `Eagle.forward`."""
-        if position_ids is None:
-            position_ids = torch.arange(tokens.shape[1], device=tokens.device)[None]
         words = self.words_norm(self.embed(tokens).to(states.device, states.dtype))
         both = [words, self.states_norm(states)]
         x = self.joined(torch.cat(both[::-1] if self.states_first else both, dim=-1))
@@ -150,8 +146,7 @@ def _fill(head: Mtp, found: Mapping[str, Tensor], target: Any) -> Mtp:
 
 @dataclass(slots=True)
 class Roles:
-    """The tensors by role: `found` has `words`, `states`, `last` (norms), `joined` (the projection), and
-    perhaps `embed_tokens` and `lm_head`; `layer` has those of the decoder layer, by name within it.
+    """The tensors by role (`found`, see `NAMES`), and those of the decoder layer by name within it (`layer`).
 
     Two facts are not in names or shapes. `states_first`: the projection reads the state before the token, as
     only MiMo's does. `normed`: later tokens of a draft continue from the states after the last norm; with
@@ -170,7 +165,8 @@ def find_roles(name: str, raw: Mapping[str, Tensor], depth: int, table: tuple[in
     Raises:
         UserError: a tensor has no known role, or a role no tensor, or it was made for another model.
     """
-    roles = Roles(states_first=any(map(MIMO.match, raw)))
+    roles, width = Roles(states_first=any(map(MIMO.match, raw))), table[1]
+    shapes = {"joined": (width, 2 * width), "embed_tokens": table, "lm_head": table}
     for key, tensor in sorted(raw.items()):
         rest = _within_layer(name, key, depth)
         if rest is None:
@@ -180,13 +176,21 @@ def find_roles(name: str, raw: Mapping[str, Tensor], depth: int, table: tuple[in
                 f"model {name!r}: its layer of multi-token prediction is quantised ({key}), which is not "
                 "supported: name the same model in bfloat16 as mtp?folder=FOLDER"
             )
-        if (role := _role(name, key, rest, tensor, table)) is None:
+        top, shape = rest.removesuffix(".weight"), tuple(tensor.shape)
+        role = NAMES.get(top)
+        wanted = shapes.get(role or "", (width,))
+        if role is None:
+            if "." not in top and top not in WITHIN_LAYER:
+                raise _unknown(name, key)
             roles.layer[rest] = tensor
-        elif role in roles.found:
-            raise _unknown(name, key, tensor)
+        elif shape != wanted:
+            raise UserError(
+                f"model {name!r}: {key} is {shape} and the target asks for {wanted}: name the folder of this "
+                "target"
+            )
         else:
             roles.found[role] = tensor
-            roles.normed &= not (role == "last" and "shared_head" in rest)
+            roles.normed &= rest != "shared_head.norm.weight"
     if missing := next((what for role, what in NEEDED.items() if role not in roles.found), ""):
         raise UserError(
             f"model {name!r}: its layer of multi-token prediction has no tensor for {missing}; known layouts "
@@ -196,7 +200,7 @@ def find_roles(name: str, raw: Mapping[str, Tensor], depth: int, table: tuple[in
 
 
 def _within_layer(name: str, key: str, depth: int) -> str | None:
-    """A tensor's name within the first layer, None for those of later ones."""
+    """Return a tensor's name within the first layer, None for those of later ones."""
     if within := WITHIN.match(key):
         return within[2] if int(within[1]) == 0 else None
     if beside := BESIDE.match(key):
@@ -207,36 +211,10 @@ def _within_layer(name: str, key: str, depth: int) -> str | None:
     raise _unknown(name, key)
 
 
-def _role(name: str, key: str, rest: str, tensor: Tensor, table: tuple[int, int]) -> str | None:
-    """The role of a tensor, None for one of the decoder layer's."""
-    top, (_, width) = rest.removesuffix(".weight"), table
-    if tensor.dim() == 2 and ("embed" in top or top in ("shared_head.head", "lm_head")):
-        if tuple(tensor.shape) != table:
-            raise UserError(
-                f"model {name!r}: {key} is {tuple(tensor.shape)} and the target's {table}: "
-                "name the folder of this target"
-            )
-        return "embed_tokens" if "embed" in top else "lm_head"
-    top = top.removeprefix("shared_head.")
-    if "." in top or top in ("input_layernorm", "post_attention_layernorm"):
-        return None
-    if tensor.dim() != 2:
-        return next((role for role, pattern in NORMS if re.search(pattern, top)), None)
-    if tensor.shape[1] != 2 * tensor.shape[0]:
-        raise _unknown(name, key, tensor)
-    if len(tensor) != width:
-        raise UserError(
-            f"model {name!r}: {key} is for states {len(tensor)} wide and the target's are {width}: name "
-            "the folder of this target"
-        )
-    return "joined"
-
-
-def _unknown(name: str, key: str, tensor: Tensor | None = None) -> UserError:
-    shape = "" if tensor is None else f" of shape {tuple(tensor.shape)}"
+def _unknown(name: str, key: str) -> UserError:
     return UserError(
-        f"model {name!r}: its layer of multi-token prediction has a tensor {key}{shape} of unknown use; "
-        f"known layouts are {KNOWN}: use another drafter"
+        f"model {name!r}: its layer of multi-token prediction has a tensor {key} of unknown use; known "
+        f"layouts are {KNOWN}: use another drafter"
     )
 
 

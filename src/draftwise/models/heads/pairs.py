@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 
 from ..weights.packed import layout_of
-from .eagle import EAGLES, Eagle
-from .mtp import Mtp
+from .eagle import EAGLES, PairHead
 
 SHARED = ("words", "output")  # the target's embedding and output layer, where a head has none of its own
 
@@ -24,7 +23,7 @@ class PairModel(nn.Module):
     the head's own `states` after each pair.
     """
 
-    def __init__(self, head: Eagle | Mtp) -> None:
+    def __init__(self, head: PairHead) -> None:
         super().__init__()
         self.head, self.config = head, head.config
         own = ("embed_tokens", "lm_head")
@@ -36,12 +35,10 @@ class PairModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The head's dtype."""
         return self.weight[0].dtype
 
     @property
     def width(self) -> int:
-        """The size of a state."""
         return int(self.config.hidden_size)
 
     def get_input_embeddings(self) -> SimpleNamespace:

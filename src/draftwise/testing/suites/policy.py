@@ -19,8 +19,8 @@ from ...core.outcomes import Feedback
 from ...core.roles import Drafter, Policy
 from ...core.sampling import Sampling
 from ...core.stops import RULES
+from ...drafters.cascade import TogetherDrafter
 from ...drafters.lookup.ngram import NgramDrafter
-from ...drafters.together import TogetherDrafter
 from ...errors import UserError
 from ...policies.arms import TOGETHER
 from ...policies.bandit import BanditPolicy
