@@ -21,7 +21,6 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.errors import UserError
 from draftwise.hosts.follow import Follower
-from draftwise.hosts.vllm.runner import ByText
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.learners.fixed import Uniform
@@ -30,7 +29,7 @@ from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
-from .engine import Engine, arrays, rows
+from .engine import Engine, rows
 from .engine import Job as Served
 
 V = 8
@@ -274,28 +273,6 @@ def alone(distribution: Any, pick: Any, length: int = 5, rounds: int = 20_000) -
             if token != guess:
                 break
     return rounds / tokens
-
-
-def test_requests_are_told_apart_by_their_texts() -> None:
-    names, engine, rng = ByText(), Engine(text_law, seats=4, seed=7), random.Random(2)
-    keys: dict[str, int] = {}
-
-    def ask(jobs: list[Served], sampled: list[list[int]]) -> list[list[int]]:
-        found = names.keys(sampled, *arrays(jobs))
-        assert len(set(found)) == len(found)
-        for job, key in zip(jobs, found, strict=True):
-            if keys.setdefault(job.key, key) != key:
-                twins = [j for j in jobs if j is not job and j.text == job.text]
-                assert twins, "a request may only change its key with one of the same text"
-        return [[engine._next(job.text)] for job in jobs]
-
-    for k in range(30):
-        engine.add(f"{k}", [rng.randrange(V) for _ in range(rng.randrange(2, 9))], rng.randrange(2, 40))
-    while engine.waiting or engine.running:
-        engine.step(ask)
-    assert len(set(keys.values())) == 30
-    names.keys([], *arrays([]))
-    assert not names._texts
 
 
 @pytest.mark.parametrize("when", ["choose", "learn", "close"])

@@ -15,8 +15,10 @@ from itertools import count
 from math import nan
 from random import Random
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
+from ..build import assemble, check_drafters
 from ..core.arms import Arm
 from ..core.drafter_pool import EMPTY, DrafterPool
 from ..core.drafts import Draft, Verdict
@@ -28,16 +30,9 @@ from ..core.roles import Drafter, Policy
 from ..core.sampling import Sampling
 from ..errors import UserError
 from ..policies.catalogue import Method
+from ..specs import DrafterSpec, parse_policy
 
 GREEDY = Sampling(max_new_tokens=1)  # drafters are asked for their most likely tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """The properties of the target that drafters are checked against: vocabulary size and context window."""
-
-    vocab_size: int
-    max_length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +70,7 @@ class TextScores:
 
     def prob(self, node: int) -> float:
         """Return 1 if the drafted token was written."""
-        return float(node < len(self.tokens) and self.draft.tokens[node] == self.tokens[node])
+        return float(self.draft.tokens[node] == self.tokens[node])
 
     def residual(self, node: int) -> int:
         """Return the token that was written instead."""
@@ -97,8 +92,10 @@ class TextScores:
         """Return the target's raw probability of each drafted token; if unknown, 1 if it was accepted."""
         if self.raw:
             return self.raw
-        matches = [bool(self.prob(node)) for node in range(len(self.draft.tokens))]
-        return [float(all(matches[: node + 1])) for node in range(len(matches))]
+        drafted = self.draft.tokens
+        wrong = (at for at, pair in enumerate(zip(drafted, self.tokens, strict=False)) if pair[0] != pair[1])
+        accepted = next(wrong, min(len(drafted), len(self.tokens)))
+        return [1.0] * accepted + [0.0] * (len(drafted) - accepted)
 
 
 @dataclass(slots=True)
@@ -167,11 +164,9 @@ class Follower:
         slow_seconds: float = 5.0,
     ) -> None:
         check_chains(method.policy, drafters)
-        self.policy, self.recorder = method.policy, method.recorder
-        self.rng = Random(seed)
-        self.pool = DrafterPool(
-            drafters, vocab_size=vocab_size, max_faults=max_faults, slow_seconds=slow_seconds
-        )
+        self.policy, self.recorder, self.rng = method.policy, method.recorder, Random(seed)
+        limits: dict[str, Any] = {"max_faults": max_faults, "slow_seconds": slow_seconds}
+        self.pool = DrafterPool(drafters, vocab_size=vocab_size, **limits)
         self.open = self.pool.open
         self.barrier = FaultBarrier(method.policy, method.recorder, self.pool.names, self.pool.faults)
         self.tally = Tally(self.policy.arms)
@@ -337,6 +332,28 @@ class Follower:
         self.barrier.close(request)
         self.pool.close(request)
         del self._requests[self._keys.pop(request.id)]
+
+
+def build_follower(
+    specs: Sequence[DrafterSpec],
+    policy: str,
+    *,
+    vocab_size: int,
+    max_length: int,
+    tokenizer: Any,
+    target: str,
+    seed: int,
+) -> Follower:
+    """Return a follower for drafters and a policy by name, checked against a `target` of this size and name.
+
+    Raises:
+        UserError: an unknown name, or parts that do not fit together.
+    """
+    check_drafters(specs)
+    known: Any = SimpleNamespace(vocab_size=vocab_size, max_length=max_length)
+    chosen = parse_policy(policy) if policy else None
+    parts = assemble(specs, chosen, known, tokenizer, target)
+    return Follower(parts.team, parts.method, vocab_size=vocab_size, seed=seed)
 
 
 def verified_part(row: Row, draft: Draft) -> Draft:

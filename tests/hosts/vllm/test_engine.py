@@ -164,7 +164,7 @@ def use(llm: Any, drafters: Sequence[str], policy: str, **others: Any) -> Follow
     follower: Follower = host.follow(options)
     if others:
         team = {name: follower.pool.drafters[name] for name in drafters} | others
-        follower = Follower(team, method(policy, list(team)), vocab_size=host.engine.vocab_size)
+        follower = Follower(team, method(policy, list(team)), vocab_size=host.vocab_size)
     host.follower.close()
     host.follower = host._reporter.follower = follower
     return follower
