@@ -35,14 +35,14 @@ def test_steps_and_rate_follow_the_time(clock: list[float], tmp_path: Path) -> N
     assert plan.left == {"left": pytest.approx(165.0)}
     clock[0] = 570.0
     assert plan.is_over(1) and not plan.is_over(0), "one step at least"
-    plan.save()
+    mine.save()
     assert texts.Budget(10.0, tmp_path / "seconds.json").used == pytest.approx(0.95)
     (tmp_path / "seconds.json").write_text("no number")
     assert texts.Budget(10.0, tmp_path / "seconds.json").before == 0.0
 
 
 def test_without_minutes_the_steps_count() -> None:
-    plan = Plan(5, texts.Budget(0.0, Path("nowhere")))
+    plan = Plan(5, None)
     assert [plan.is_over(n) for n in (0, 4, 5)] == [False, False, True]
     assert (plan.place(3), plan.total(3), plan.left) == (3, 5, {})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -160,9 +160,6 @@ class DiscoTask:
         return odds[:, 0]
 
 
-Pair: TypeAlias = tuple[Answer, Drafted]
-
-
 class Head(nn.Module):
     """SpecDec++'s head: `x + SiLU(W x + b)` several times, then two outputs."""
 
@@ -193,7 +190,11 @@ class SpecDecPlusTask:
     progress = 0.0
 
     def __init__(
-        self, run: ClassifierRun, drafter: Any, training: Sequence[Any], held_out: Sequence[Any]
+        self,
+        run: ClassifierRun,
+        drafter: Any,
+        training: Sequence[tuple[Answer, Drafted]],
+        held_out: Sequence[tuple[Answer, Drafted]],
     ) -> None:
         self.training, self.held_out, self.run = training, held_out, run
         self.drafter, self.hooks = drafter, LayerHooks(drafter, (-1,))
@@ -218,7 +219,7 @@ class SpecDecPlusTask:
         out, bias = model.out.weight.detach().numpy(), model.out.bias.detach().numpy()
         return SpecDecPlus(blocks, out, bias, model.repeat, drafter)
 
-    def _odds(self, some: Sequence[Pair], rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _odds(self, some: Sequence[tuple[Answer, Drafted]], rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Log-odds and probabilities of acceptance, both of shape (drafted tokens)."""
         texts, ours = [], []
         for answer, drafts in some:

@@ -158,7 +158,9 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     writer = Writer(target, tokenizer, half=in_half(run))
     learning, measuring = (encoded(run, some, writer) for some in (to_learn, held_prompts))
     path = Path(run.answers).expanduser() if run.answers else folder.work / "answers.jsonl"
-    budget, every = Budget(run.minutes, folder.work / "seconds.json"), [*measuring, *learning]
+    every, budget = [*measuring, *learning], None
+    if run.minutes:
+        budget = Budget(run.minutes, folder.work / "seconds.json")
     texts = answers(run, every, writer, path, tell, first=len(measuring), budget=budget)
     apart = {tuple(ids) for ids in measuring}
     return Material(

@@ -42,7 +42,7 @@ class Tell(Protocol):
 
 
 class Budget:
-    """Counts the minutes of a training; a resumed run continues to count. 0 minutes are no limit."""
+    """Counts the minutes of a training; a resumed run continues to count."""
 
     def __init__(self, minutes: float, file: Path) -> None:
         self.seconds, self.file, self.began = 60.0 * minutes, file, monotonic()
@@ -52,22 +52,17 @@ class Budget:
             self.before = 0.0  # a damaged count costs time, not the training
 
     @property
-    def is_limited(self) -> bool:
-        return self.seconds > 0
-
-    @property
     def used(self) -> float:
-        """The share of the time that is over; 0 without a limit."""
-        return self._spent() / self.seconds if self.is_limited else 0.0
+        """The share of the time that is over."""
+        return self._spent() / self.seconds
 
     def left(self, share: float) -> float:
-        """Return the seconds until a share of the time is over; 0 without a limit."""
+        """Return the seconds until a share of the time is over."""
         return max(0.0, share * self.seconds - self._spent())
 
     def save(self) -> None:
         """Write the time spent so far, for a run that resumes."""
-        if self.is_limited:
-            write_text(self.file, json.dumps(round(self._spent(), 1)))
+        write_text(self.file, json.dumps(round(self._spent(), 1)))
 
     def _spent(self) -> float:
         return self.before + monotonic() - self.began
@@ -200,7 +195,7 @@ def answers(
             if not missing:
                 continue
             left: dict[str, float] = {}
-            if budget is not None and budget.is_limited:
+            if budget is not None:
                 budget.save()
                 left = {"left": budget.left(ANSWERS)}
                 if not left["left"] and number > len(needed):
