@@ -16,7 +16,7 @@ from ..models.fingerprints import drafter_fingerprint
 from ..models.runner.hidden_states import LayerHooks
 from ..policies.classifiers.stopping import INPUTS, Disco, Scorer, SpecDecPlus, save
 from .folder import Material
-from .results import Session, run_training
+from .results import Session, training
 from .settings import ClassifierRun
 from .steps import in_half
 from .teacher import Teacher, make_teacher, padded
@@ -237,16 +237,9 @@ class SpecDecPlusTask:
         return self.model(states[mine]), accepted[mine]
 
 
-def train(run: ClassifierRun, out: Path, tell: Tell) -> dict[str, Any]:
-    """Train a classifier; calling it again resumes an interrupted run. Returns the content of `results.json`.
-
-    Raises:
-        UserError: an invalid option, file or model.
-    """
-    return run_training("classifier", run, out, tell, _train)
-
-
-def _train(session: Session[ClassifierRun]) -> dict[str, Any]:
+@training("classifier")
+def train(session: Session[ClassifierRun]) -> dict[str, Any]:
+    """Train a classifier."""
     run, material, tell = session.run, session.material, session.tell
     drafter: Any = material.load_drafter(run.drafter, run).requires_grad_(False)
     settings: dict[str, Any] = {"batch": run.batch, "tell": tell, "half": in_half(run)}

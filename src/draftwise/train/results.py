@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Generic
@@ -129,16 +130,31 @@ class Session(Generic[T]):
         )
 
 
-def run_training(
-    verb: str, run: T, out: Path, tell: Tell, train: Callable[[Session[T]], dict[str, Any]]
-) -> dict[str, Any]:
-    """Claim the folder, settle the precision, gather the material and train; returns the results, of an
-    earlier run if that has finished."""
-    folder = Folder(out)
-    if done := folder.claim(verb, run):
-        return done
-    with settled(run, folder.numerics) as run:
-        return train(Session(run, folder, gather(run, folder, tell), tell))
+Trained = Callable[[Session[T]], dict[str, Any]]
+
+
+def training(verb: str) -> Callable[[Trained[T]], Callable[[T, Path, Tell], dict[str, Any]]]:
+    """Make a training of what is to be done in a session: `train(run, out, tell)`.
+
+    It claims the folder `out`, settles the precision and gathers the material. Called again, it resumes an
+    interrupted run. Returns the content of `results.json`.
+
+    Raises:
+        UserError: an invalid option, file or model.
+    """
+
+    def make(train: Trained[T]) -> Callable[[T, Path, Tell], dict[str, Any]]:
+        @wraps(train)
+        def run_training(run: T, out: Path, tell: Tell) -> dict[str, Any]:
+            folder = Folder(out)
+            if done := folder.claim(verb, run):
+                return done
+            with settled(run, folder.numerics) as run:
+                return train(Session(run, folder, gather(run, folder, tell), tell))
+
+        return run_training
+
+    return make
 
 
 def acceptance(

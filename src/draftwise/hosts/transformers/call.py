@@ -8,7 +8,7 @@ by index, or use the whole batch: it is called as in plain decoding (see `togeth
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,12 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from ...core.loop import Loop
 from ...core.request import Request
-from ...core.round import Round
+from ...core.request_round import unfailed
 from ...core.sampling import Sampling
 from ...errors import UserError
 from ...models.distributions import Chain
-from .prompt import Prompt
 from .prompted import PromptedTarget
-from .target import HostTarget
+from .target import HostTarget, Prompt
 from .together import Steps, Together
 
 HISTORYLESS: tuple[type, ...] = (
@@ -74,15 +73,13 @@ class Call:
         """Decode every row; returns token ids with the prompt, padded on the right, shape (rows, length)."""
         requests: list[Request] = []
         returned = self.steps.scores is not None or self.steps.logits is not None
-        independent = (
-            rowwise(self.processors) and not returned and self.target.ragged(n=len(self.prompt.texts))
-        )
-        together = None if independent else self._together(requests)
-        self.target.together = together
+        is_rowwise = all(type(p) in ROWWISE for p in self.processors)
+        independent = is_rowwise and not returned and self.target.ragged(n=len(self.prompt.texts))
+        together = self.target.together = None if independent else self._together(requests)
         try:
             self._open(requests, together)
             while not self.steps.done:
-                _raise(self.loop.step(), requests)
+                unfailed(self.loop.step())
                 if together is None:
                     self._advance(requests)
                 self._close(requests)
@@ -103,9 +100,10 @@ class Call:
         prompts, n = self.steps.ids, len(self.prompt.texts)
         sampled = bool(self.config.do_sample) and together is None
         seeds = torch.randint(1 << 62, (n,)).tolist() if sampled else [0] * n
+        settings: dict[str, Any] = {"max_new_tokens": self._limit(), "eos": self._eos()}
+        settings |= shaped(self.processors) if sampled else {}
         for row, text in enumerate(self.prompt.texts):
-            more = {"eos": self._eos(), **shaped(self.processors)} if sampled else {"eos": self._eos()}
-            sampling = Sampling(max_new_tokens=self._limit(), seed=seeds[row], **more)
+            sampling = Sampling(seed=seeds[row], **settings)
             requests.append(self.loop.add(text, sampling))
             self.target.enter(self.prompt, row, requests[row])
             if together is None:
@@ -166,19 +164,6 @@ def shaped(processors: LogitsProcessorList) -> dict[str, Any]:
         elif type(processor) is own.MinPLogitsWarper:
             numbers["min_p"] = float(processor.min_p)
     return numbers
-
-
-def _raise(rounds: Sequence[Round], requests: Sequence[Request]) -> None:
-    """Raise the error of a caller's round."""
-    own_ids = {request.id for request in requests}
-    for round in rounds:
-        if round.request in own_ids and round.error is not None:
-            raise round.error
-
-
-def rowwise(processors: Iterable[Any]) -> bool:
-    """Return whether every processor is of a class known to compute each row from that row alone."""
-    return all(type(p) in ROWWISE for p in processors)
 
 
 def chain(processors: Sequence[Any], row: int, prompt: Tensor, start: int) -> Chain:
