@@ -29,9 +29,9 @@ from tests.tiny import VOCAB, model
 from tests.train.world import Options, silent
 
 ANSWERS = [
-    Answer((3, 9, 4), (7, 8, 12, 5, 6), 0.0),
-    Answer((4, 11, 3, 5, 17), (9, 3), 1.0),
-    Answer((6, 6), (10, 19, 4, 4, 4, 8, 3), 0.7),
+    Answer((3, 9, 4), (7, 8, 12, 5, 6)),
+    Answer((4, 11, 3, 5, 17), (9, 3)),
+    Answer((6, 6), (10, 19, 4, 4, 4, 8, 3)),
 ]
 
 
@@ -240,9 +240,10 @@ def test_a_target_that_bounds_its_logits_is_asked_itself(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("labels", ["agree", "chance", "overlap"])
-def test_labels_are_those_of_each_text_read_alone(labels: str) -> None:
+def test_labels_are_those_of_each_text_read_alone(options: Options, labels: str) -> None:
     target, drafter = model("llama", seed=0), model("llama", seed=1)
-    found = classifier.drafted(ANSWERS, Teacher(target), drafter, labels, seed=4, batch=2, tell=silent)
+    run = ClassifierRun(**options(labels=labels, batch=2, precision="float32"))
+    found = classifier.drafted(run, ANSWERS, Teacher(target), drafter, 4, silent)
     for one, drafted in zip(ANSWERS, found, strict=True):
         ids, n = torch.tensor([one.text]), len(one.prompt)
         with torch.no_grad():
@@ -273,9 +274,10 @@ def test_drawn_tokens_have_the_drafters_law() -> None:
 @pytest.mark.parametrize("hidden", [0, 8])
 def test_what_is_stored_is_what_was_trained(options: Options, hidden: int) -> None:
     target, drafter = model("llama", seed=0), model("llama", seed=1)
-    found = classifier.drafted(ANSWERS, Teacher(target), drafter, "agree", seed=4, batch=2, tell=silent)
+    run = ClassifierRun(**options(hidden=hidden, batch=2, precision="float32"))
+    found = classifier.drafted(run, ANSWERS, Teacher(target), drafter, 4, silent)
     torch.manual_seed(1)
-    task = DiscoTask(ClassifierRun(**options(hidden=hidden)), ANSWERS, found, found)
+    task = DiscoTask(run, ANSWERS, found, found)
     scorer = task.scorer("")
     with torch.no_grad():
         wanted = task._odds(found).sigmoid().tolist()
@@ -485,7 +487,6 @@ def test_answers_are_the_targets_own(world: Path, tmp_path: Path, options: Optio
     writer = texts.Writer(target, tokenizer)
     encoded = texts.encoded(run, to_learn[:5], writer)
     found = texts.answers(run, encoded, writer, tmp_path / "a.jsonl", silent)
-    assert [one.temperature for one in found] == [0.0, 1.0] * 5
     decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
     for one, ids in zip(found[::2], sorted(encoded, key=len), strict=True):
         assert one.prompt == tuple(ids)

@@ -226,29 +226,27 @@ class Follower:
 
         A row whose text does not continue its known text, for example after a lost cache, starts again.
         """
-        matched: list[tuple[Row, RequestRound]] = []
+        matched: list[tuple[Row, RequestRound, Draft]] = []
         for row in rows:
             request = self._requests.get(row.key)
             if request is None:
                 continue
             if request.id in self._rounds and len(request.tokens) + len(row.new) == row.length:
-                matched.append((row, self._rounds.pop(request.id)))
+                round = self._rounds.pop(request.id)
+                matched.append((row, round, verified_part(row, round.draft)))
             else:
                 self._abandon(request)
-        parts = [verified_part(row, round.draft) for row, round in matched]
-        tokens = len(rows) + sum(len(part.tokens) for part in parts)
-        for (row, round), part in zip(matched, parts, strict=True):
+        tokens = len(rows) + sum(len(part.tokens) for *_, part in matched)
+        for row, round, part in matched:
             self._score(row, round, part, RoundCost(round.draft_seconds, seconds, tokens, len(rows)))
         if seconds == seconds:
             self.pool.record_pass(seconds)
-        return [round for _, round in matched]
+        return [round for _, round, _ in matched]
 
     def _score(self, row: Row, round: RequestRound, part: Draft, cost: RoundCost) -> None:
-        """Score the part of a draft that the step verified."""
         is_partial = len(part.tokens) < len(round.draft.tokens)  # the engine had no room for the whole draft
         round.draft, round.tokens = part, self._append(round.request, row)
-        accepted = min(len(row.new) - 1, len(part.tokens))
-        round.verdict = Verdict(tuple(range(accepted)), row.new[-1])
+        round.verdict = Verdict(tuple(range(min(len(row.new) - 1, len(part.tokens)))), row.new[-1])
         round.scores = TextScores(part, row.new, row.overlaps[: len(part.tokens)])
         overlap = "overlap" in self.recorder.reads
         round.score(cost, timed=cost.target == cost.target, overlap=overlap, is_partial=is_partial)
@@ -278,7 +276,6 @@ class Follower:
     # -- new drafts --------------------------------------------------------------------------------------
 
     def _open(self, row: Row) -> Request:
-        """Return the request of a row; opened if it is new."""
         request = self._requests.get(row.key)
         if request is None:
             number = next(self._ids)

@@ -35,35 +35,26 @@ class Drafted:
 
 @torch.no_grad()
 def drafted(
-    answers: Sequence[Answer],
-    teacher: Teacher,
-    drafter: Any,
-    labels: str,
-    *,
-    seed: int,
-    batch: int,
-    tell: Tell,
-    half: bool = False,
+    run: ClassifierRun, answers: Sequence[Answer], teacher: Teacher, drafter: Any, seed: int, tell: Tell
 ) -> list[Drafted]:
     """Let the drafter predict every token of the answers, each after the target's own text before it.
 
-    `labels`: `agree` takes its most likely token, accepted if it is the target's too (greedy decoding);
+    The labels `agree` take its most likely token, accepted if it is the target's too (greedy decoding);
     `chance` samples one from q, accepted with min(1, p / q) (SpecDec++, arXiv 2405.19715); `overlap` is the
-    probability before sampling, 1 - TV (DISCO, arXiv 2405.04304). Samples depend on the seed alone. With
-    `half` the models' matrix products are in bfloat16.
+    probability before sampling, 1 - TV (DISCO, arXiv 2405.04304). Samples depend on the seed alone.
     """
-    rng, examples = torch.Generator().manual_seed(seed), dict[int, Drafted]()
+    rng, examples, batch = torch.Generator().manual_seed(seed), dict[int, Drafted](), run.batch
     order = sorted(range(len(answers)), key=lambda i: len(answers[i].text))  # less padding
     for at in range(0, len(answers), batch):
         some = [answers[i] for i in order[at : at + batch]]
         ids, predicted, first = padded(some, drafter.device)
         keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
-        with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=in_half(run)):
             guesses = drafter(ids, logits_to_keep=keep, use_cache=False).logits[predicted]
             rows = (guesses, teacher.logits(some))
         size = min(row.shape[-1] for row in rows)
         q, p = (row[:, :size].float().softmax(-1).cpu() for row in rows)
-        tokens, accepted = _labels(labels, q, p, rng)
+        tokens, accepted = _labels(run.labelling, q, p, rng)
         counts = [len(one.tokens) for one in some]
         places = torch.cat([torch.arange(n) for n in counts])
         parts = (torch.split(t, counts) for t in (features(q, places), tokens, accepted))
@@ -225,7 +216,7 @@ class SpecDecPlusTask:
         for answer, drafts in some:
             kept = torch.rand(len(answer.tokens), generator=rng) < self.run.keep
             mixed = torch.where(kept, torch.tensor(answer.tokens), drafts.tokens)
-            texts.append(Answer(answer.prompt, tuple(mixed.tolist()), answer.temperature))
+            texts.append(Answer(answer.prompt, tuple(mixed.tolist())))
             ours.append(~kept)
         ids, predicted, first = padded(texts, self.drafter.device)
         keep = torch.arange(first + 1, ids.shape[1], device=ids.device)
@@ -242,10 +233,9 @@ def train(session: Session[ClassifierRun]) -> dict[str, Any]:
     """Train a classifier."""
     run, material, tell = session.run, session.material, session.tell
     drafter: Any = material.load_drafter(run.drafter, run).requires_grad_(False)
-    settings: dict[str, Any] = {"batch": run.batch, "tell": tell, "half": in_half(run)}
     target = make_teacher(run, material, tell)
     training, held_out = (
-        drafted(some, target, drafter, run.labelling, seed=run.seed + k, **settings)
+        drafted(run, some, target, drafter, run.seed + k, tell)
         for k, some in enumerate((material.answers, material.held_out))
     )
     task = _task(run, drafter, material, training, held_out)

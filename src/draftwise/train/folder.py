@@ -23,23 +23,12 @@ from .steps import in_half, on_cpu
 from .texts import Answer, Budget, Tell, Writer, answers, encoded, prompts
 
 
-@dataclass(frozen=True, slots=True)
 class Folder:
-    """The paths of a training."""
+    """The paths of a training, which writes to `out`."""
 
-    out: Path
-
-    @property
-    def work(self) -> Path:
-        return self.out / "training"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.work / "checkpoints"
-
-    @property
-    def numerics(self) -> Path:
-        return self.work / "numerics.json"
+    def __init__(self, out: Path) -> None:
+        self.out, self.work = out, out / "training"
+        self.checkpoints, self.numerics = self.work / "checkpoints", self.work / "numerics.json"
 
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
         """Make the folder, or resume in it; returns the results of a finished training.
@@ -79,7 +68,6 @@ class Folder:
         return self._read(results) if results.exists() else None
 
     def _read(self, file: Path) -> dict[str, Any]:
-        """The names and values in a file of this folder."""
         import yaml
 
         try:

@@ -26,16 +26,10 @@ NOT_NEGATIVE = Range(lambda x: x >= 0 and isfinite(x), "give 0 or a positive num
 FADING = Range(lambda x: 0 < x <= 1, "give a share above 0 and up to 1")
 
 
-LOSS = (
-    "kl",
-    "kl (divergence from the target), tv (total variation) or ce (its tokens).",
-    ("kl", "tv", "ce"),
-)
-DTYPE = (
-    "bfloat16",
-    "How the weights are stored: bfloat16, float16 or float32.",
-    ("bfloat16", "float16", "float32"),
-)
+# The defaults, help texts and words of options of several trainings.
+LOSS = "kl", "kl (divergence from the target), tv (total variation) or ce (its tokens).", ("kl", "tv", "ce")
+DTYPES = ("bfloat16", "float16", "float32")
+DTYPE = "bfloat16", "How the weights are stored: bfloat16, float16 or float32.", DTYPES
 
 
 def option(default: Any, help: str, allowed: Range | tuple[str, ...] | None = None) -> Any:

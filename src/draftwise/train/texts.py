@@ -79,11 +79,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A prompt's tokens and the target's answer at a temperature."""
+    """A prompt's tokens and those of the target's answer."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
-    temperature: float
 
     @property
     def text(self) -> tuple[int, ...]:
@@ -212,11 +211,8 @@ def answers(
             os.fsync(file.fileno())
     tell("Target answers", finished, finished)
     jobs.sort(key=lambda job: (len(job[0]), job[2], run.temperatures.index(job[1])))
-    return [
-        Answer(tuple(ids), tuple(tokens), t)
-        for ids, t, i in jobs
-        if (tokens := by_key.get(_key((ids, t, i))))
-    ]
+    pairs = ((job[0], by_key.get(_key(job))) for job in jobs)
+    return [Answer(tuple(ids), tuple(tokens)) for ids, tokens in pairs if tokens]
 
 
 def _batches(jobs: Sequence[Job], size: int) -> list[list[Job]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -121,7 +121,7 @@ class PromptedTarget:
         self.latest: Tensor | None = None  # logits of the latest pass, shape (rows, tokens, vocabulary)
         self.since = 0  # the step of the first of them
 
-    def begin(self, inputs: Inputs, steps: Steps, drafters: Sequence[Any]) -> None:
+    def begin(self, inputs: Inputs, steps: Steps, drafters: Iterable[Any]) -> None:
         """Take the inputs of a call; the model reads them in the first pass."""
         self.inputs, self.steps, self.rows, self.latest = inputs, steps, None, None
         inputs.vocab_size = self.vocab_size
