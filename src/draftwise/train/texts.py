@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -183,8 +183,7 @@ def answers(
     """
     jobs = [(list(ids), t, i) for i, ids in enumerate(encoded) for t in run.temperatures]
     split = first * len(run.temperatures)
-    needed = _batches(jobs[:split], run.together)
-    others = _batches(jobs[split:], run.together)
+    needed, others = (_batches(some, run.together) for some in (jobs[:split], jobs[split:]))
     Random(f"batches {run.seed}").shuffle(others)  # so that those answered in time are of all lengths
     by_key = _finished(path, _header(run, writer.target))
     finished = sum(_key(job) in by_key for job in jobs)
@@ -199,10 +198,7 @@ def answers(
                 left = {"left": budget.left(ANSWERS)}
                 if not left["left"] and number > len(needed):
                     break
-
-            def count(ended: int, before: int = finished, left: dict[str, float] = left) -> None:
-                tell("Target answers", before + ended, len(jobs), **left)
-
+            count = partial(_count, tell, finished, len(jobs), left)
             new = dict(zip(map(_key, missing), _decode(run, missing, writer.decoder(), count), strict=True))
             by_key |= new
             finished += len(missing)
@@ -213,6 +209,10 @@ def answers(
     jobs.sort(key=lambda job: (len(job[0]), job[2], run.temperatures.index(job[1])))
     pairs = ((job[0], by_key.get(_key(job))) for job in jobs)
     return [Answer(tuple(ids), tuple(tokens)) for ids, tokens in pairs if tokens]
+
+
+def _count(tell: Tell, before: int, total: int, left: Mapping[str, float], ended: int) -> None:
+    tell("Target answers", before + ended, total, **left)
 
 
 def _batches(jobs: Sequence[Job], size: int) -> list[list[Job]]:

@@ -141,11 +141,7 @@ class Host:
                 fill(model, prompt, steps.ids, model_kwargs)
         if streamer is not None:
             streamer.end()
-        if not returned:
-            return steps.ids
-        kept: dict[str, Any] = {"scores": steps.scores, "logits": steps.logits, CACHE: cache}
-        kind = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
-        return kind(sequences=cast("torch.LongTensor", steps.ids), **kept)
+        return _output(model, steps, cache) if returned else steps.ids
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -249,3 +245,9 @@ class Host:
             file.load()
             finalize(loop, file.close)
         return Hosted(loop, target, file)
+
+
+def _output(model: Any, steps: Steps, cache: Any) -> Any:
+    kind = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+    kept: dict[str, Any] = {"scores": steps.scores, "logits": steps.logits, CACHE: cache}
+    return kind(sequences=cast("torch.LongTensor", steps.ids), **kept)

@@ -105,7 +105,6 @@ class PromptedTarget:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.encodes = bool(model.config.is_encoder_decoder)
         text = model.config.get_text_config(decoder=True)
         # A quantised head has no weight of that shape.
         self.vocab_size = int(getattr(model.get_output_embeddings(), "out_features", text.vocab_size))
