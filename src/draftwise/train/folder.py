@@ -7,6 +7,7 @@ OUT/training/run.yaml, numerics.json, answers.jsonl, checkpoints/
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -151,6 +152,9 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
         budget = Budget(run.minutes, folder.work / "seconds.json")
     texts = answers(run, every, writer, path, tell, first=len(measuring), budget=budget)
     apart = {tuple(ids) for ids in measuring}
+    sources = (
+        re.split("@|==", p.source)[0] or "not stated" for p in [*to_learn, *held_prompts]
+    )  # no versions
     return Material(
         target=target,
         tokenizer=tokenizer,
@@ -159,6 +163,6 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
         held_out=[one for one in texts if one.prompt in apart],
         measuring=measuring,
         budget=budget,
-        sources=dict(Counter(p.source or "not stated" for p in [*to_learn, *held_prompts]).most_common()),
+        sources=dict(Counter(sources).most_common()),
         domains=dict(Counter(p.domain or "none" for p in [*to_learn, *held_prompts]).most_common()),
     )

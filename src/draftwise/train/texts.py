@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,9 +19,9 @@ import torch
 from ..core.request_round import unfailed
 from ..core.roles import window_of
 from ..core.sampling import Sampling
+from ..data import Prompt, load_prompts
 from ..errors import UserError
 from ..generation.decoder import Decoder
-from ..inputs import parse_json, whole
 from ..models.fingerprints import model_fingerprint
 from ..writing import write_text
 from .settings import Run, Training
@@ -29,7 +29,6 @@ from .settings import Run, Training
 ANSWERS = 0.4  # the share of a training's minutes that the target may spend on answers
 STEPS = 0.95  # and until when steps are taken; measuring takes the rest
 FORMAT, VERSION = "draftwise-answers", 3
-WANTED = 'write {"prompt": "..."} or {"turns": ["..."]} on each line, "domain" beside it if you like'
 
 Job = tuple[list[int], float, int]
 """A prompt's tokens, a temperature, and the prompt's number."""
@@ -69,15 +68,6 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """One prompt of the data, its domain, and the source of its text."""
-
-    text: str
-    domain: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """A prompt's tokens and those of the target's answer."""
 
@@ -98,7 +88,7 @@ def prompts(run: Run) -> tuple[list[Prompt], list[Prompt]]:
     by_text: dict[str, Prompt] = {}  # a held-out prompt must not be trained on
     rng = Random(f"prompts {run.seed}")
     for name in run.data:
-        rows = [p for p in _read(Path(name).expanduser()) if p.domain.startswith(run.domain)]
+        rows = [p for p in load_prompts(Path(name).expanduser()) if p.domain.startswith(run.domain)]
         rng.shuffle(rows)
         by_text |= {p.text: p for p in rows[: run.limit or len(rows)]}
     chosen = list(by_text.values())
@@ -110,27 +100,6 @@ def prompts(run: Run) -> tuple[list[Prompt], list[Prompt]]:
             "give more data, or a smaller --held-out"
         )
     return chosen[run.held_out :], chosen[: run.held_out]
-
-
-def _read(path: Path) -> Iterator[Prompt]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"cannot read the prompts in {path}: {reason}; name a JSONL file") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row: Any = parse_json(line)
-            text = row["prompt"] if "prompt" in row else row["turns"][0]
-        except (ValueError, TypeError, KeyError, IndexError):
-            raise UserError(f"{path}, line {number}: no prompt; {WANTED}") from None
-        if not isinstance(text, str) or not text.strip():
-            raise UserError(f"{path}, line {number}: the prompt is not text; {WANTED}")
-        whole(text, f"{path}, line {number}:")
-        source = str(row.get("source", "")).partition("@")[0].partition("==")[0]
-        yield Prompt(text, str(row.get("domain", row.get("category", ""))), source)
 
 
 class Writer:
