@@ -45,7 +45,7 @@ def test_arguments_load_the_model_and_say_who_drafts() -> None:
     assert arguments["async_scheduling"] is False
     module, _, name = arguments["worker_extension_cls"].rpartition(".")
     assert module == "draftwise.hosts.vllm" and name.startswith("Extension?")
-    assert Options.parse(name.partition("?")[2]) == Options(
+    assert Options.parse(name) == Options(
         drafters=("vllm:draft_model:zoo:general", "vllm:ngram?min=2"), policy="ucb1?length=7&strength=0.5"
     )
 

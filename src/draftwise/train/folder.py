@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,9 +152,7 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
         budget = Budget(run.minutes, folder.work / "seconds.json")
     texts = answers(run, every, writer, path, tell, first=len(measuring), budget=budget)
     apart = {tuple(ids) for ids in measuring}
-    sources = (
-        re.split("@|==", p.source)[0] or "not stated" for p in [*to_learn, *held_prompts]
-    )  # no versions
+    everyone = [*to_learn, *held_prompts]
     return Material(
         target=target,
         tokenizer=tokenizer,
@@ -163,6 +161,10 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
         held_out=[one for one in texts if one.prompt in apart],
         measuring=measuring,
         budget=budget,
-        sources=dict(Counter(sources).most_common()),
-        domains=dict(Counter(p.domain or "none" for p in [*to_learn, *held_prompts]).most_common()),
+        sources=_counted(re.split("@|==", p.source)[0] or "not stated" for p in everyone),  # no versions
+        domains=_counted(p.domain or "none" for p in everyone),
     )
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(names).most_common())

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from ... import registry
 from ...errors import UserError
@@ -108,19 +108,13 @@ class Options:
     seed: int = 0
 
     @classmethod
-    def parse(cls, query: str) -> Options:
-        """Parse `key=value&key=value`; drafters are separated by commas.
+    def parse(cls, name: str) -> Options:
+        """Parse a class name that ends in `?key=value&key=value`; drafters are separated by commas.
 
         Raises:
             UserError: an unknown option, or an invalid value.
         """
-        names = [f.name for f in fields(cls)]
-        try:
-            options: dict[str, Any] = dict(
-                parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-            )
-        except ValueError:
-            raise UserError(f"cannot read {query!r}: write the options as key=value&key=value") from None
+        names, options = [f.name for f in fields(cls)], dict[str, Any](registry.parse(name).options)
         if unknown := sorted(options.keys() - set(names)):
             raise UserError(f"unknown option {', '.join(unknown)}: choose from {', '.join(names)}")
         if "drafters" in options:

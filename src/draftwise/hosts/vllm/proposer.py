@@ -209,6 +209,6 @@ def _beside(own: Any, target: Any) -> Proposer | None:
     name = str(getattr(config.parallel_config, "worker_extension_cls", ""))
     if not name.startswith(EXTENSION):
         return None
-    proposer = Proposer(config, options=Options.parse(name.partition("?")[2]), own=own)
+    proposer = Proposer(config, options=Options.parse(name), own=own)
     proposer.load_model(target)
     return proposer
