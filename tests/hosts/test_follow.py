@@ -29,6 +29,7 @@ from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
+from ..core.turns import Stateless
 from .engine import Engine, rows
 from .engine import Job as Served
 
@@ -43,18 +44,11 @@ def text_law(history: Sequence[int]) -> Any:
     return np.log(np.roll(MIXED[history[-1]], history[-2] if len(history) > 1 else 0) + 1e-9)
 
 
-class Broken:
+class Broken(Stateless):
     """Fails whenever it is asked."""
 
-    def hint(self, request: Request) -> float:
-        return 1.0
-
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+    def one(self, job: Job) -> Draft:
         raise RuntimeError("no luck")
-
-    def observe(self, request: Request, new: Sequence[int]) -> None: ...
-
-    def close(self, request: Request) -> None: ...
 
 
 class Reader(NgramDrafter):
