@@ -25,6 +25,7 @@ os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "0")
 
 import draftwise
 from draftwise.core.drafts import Draft, Job
+from draftwise.core.request import Request
 from draftwise.core.roles import RoundRecord
 from draftwise.data import spec_bench
 from draftwise.hosts.follow import Follower
