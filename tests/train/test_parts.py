@@ -475,16 +475,19 @@ def test_the_most_frequent_tokens() -> None:
 # -- texts -----------------------------------------------------------------------------------------------
 
 
-def test_answers_are_the_targets_own(world: Path, tmp_path: Path, options: Options) -> None:
+@pytest.fixture
+def writer(world: Path) -> texts.Writer:
+    return texts.Writer(load_model(str(world / "target")), load_tokenizer(str(world / "target")))
+
+
+def test_answers_are_the_targets_own(writer: texts.Writer, tmp_path: Path, options: Options) -> None:
     run = DrafterRun(**options(temperatures=(0.0, 1.0)))
-    target, tokenizer = load_model(str(world / "target")), load_tokenizer(str(world / "target"))
     to_learn, held = texts.prompts(run)
     assert len(held) == 6 and len(to_learn) == 18
     assert not {p.text for p in held} & {p.text for p in to_learn}
-    writer = texts.Writer(target, tokenizer)
     encoded = texts.encoded(run, to_learn[:5], writer)
     found = texts.answers(run, encoded, writer, tmp_path / "a.jsonl", silent)
-    decoder = Decoder.from_pretrained(target, tokenizer=tokenizer, policy="none")
+    decoder = Decoder.from_pretrained(writer.target, tokenizer=writer.tokenizer, policy="none")
     for one, ids in zip(found[::2], sorted(encoded, key=len), strict=True):
         assert one.prompt == tuple(ids)
         assert list(one.tokens) == decoder.generate(ids, max_new_tokens=12).token_ids
@@ -496,11 +499,9 @@ def test_answers_are_the_targets_own(world: Path, tmp_path: Path, options: Optio
 
 
 def test_answers_are_shared_by_trainings_on_other_prompts(
-    world: Path, tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch
+    writer: texts.Writer, tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, path = DrafterRun(**options(temperatures=(0.0, 1.0))), tmp_path / "a.jsonl"
-    target, tokenizer = load_model(str(world / "target")), load_tokenizer(str(world / "target"))
-    writer = texts.Writer(target, tokenizer)
     asked: list[int] = []
     decode = texts._decode
 
@@ -516,10 +517,10 @@ def test_answers_are_shared_by_trainings_on_other_prompts(
     assert texts.answers(run, [[6, 7]], writer, path, silent) == first[:2] and sum(asked) == 6
 
 
-def test_answers_of_other_trainings_are_refused(world: Path, tmp_path: Path, options: Options) -> None:
+def test_answers_of_other_trainings_are_refused(
+    writer: texts.Writer, tmp_path: Path, options: Options
+) -> None:
     run = DrafterRun(**options())
-    target, tokenizer = load_model(str(world / "target")), load_tokenizer(str(world / "target"))
-    writer = texts.Writer(target, tokenizer)
     texts.answers(run, [[3, 4, 5]], writer, tmp_path / "a.jsonl", silent)
     for change in ({"max_new_tokens": 5}, {"seed": 3}):
         with pytest.raises(UserError, match=f"differ in {next(iter(change))}"):
@@ -531,15 +532,16 @@ def test_answers_of_other_trainings_are_refused(world: Path, tmp_path: Path, opt
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_answers_are_written_in_bfloat16_if_batches_are_read_in_one_pass(world: Path, together: bool) -> None:
-    target, tokenizer = load_model(str(world / "target")), load_tokenizer(str(world / "target"))
-
+def test_answers_are_written_in_bfloat16_if_batches_are_read_in_one_pass(
+    writer: texts.Writer, together: bool
+) -> None:
     def runner(decoder: Decoder) -> Any:
         of: Any = decoder.loop.target
         return of.runner
 
-    assert runner(texts.Writer(target, tokenizer).decoder()).model is target
-    writer = texts.Writer(target, tokenizer, half=True)
+    target = writer.target
+    assert runner(writer.decoder()).model is target
+    writer = texts.Writer(target, writer.tokenizer, half=True)
     runner(writer.probed).together = together
     model = runner(writer.decoder()).model
     assert (model.dtype == torch.bfloat16, model is target) == (together, not together)

@@ -270,7 +270,6 @@ def write_card(
 
 
 def _measured(results: Mapping[str, Any]) -> str:
-    """Measurements on held-out prompts, and before training if there was a model."""
     before, after = results.get("before") or {}, results["after"]
     lines = [f"On held-out prompts. {BEFORE.get(results['train'], '')}".strip() + "\n"]
     lines += ["| | before | after |", "|---|---|---|"] if before else ["| | |", "|---|---|"]
@@ -281,7 +280,6 @@ def _measured(results: Mapping[str, Any]) -> str:
 
 
 def _data(run: Run, material: Material | None, files: Sequence[str]) -> str:
-    """Files, sources and domains, with their numbers of prompts."""
     lines = [f"Licence of the data: {run.licence or 'not stated: see the sources'}.\n"]
     if material is not None:
         lines += [f"{len(material.answers)} answers of the target to prompts of these files:\n"]

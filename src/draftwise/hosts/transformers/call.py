@@ -74,7 +74,8 @@ class Call:
         requests: list[Request] = []
         returned = self.steps.scores is not None or self.steps.logits is not None
         is_rowwise = all(type(p) in ROWWISE for p in self.processors)
-        independent = is_rowwise and not returned and self.target.ragged(n=len(self.prompt.texts))
+        may_part = isinstance(self.target, HostTarget) or len(self.steps.ids) == 1
+        independent = is_rowwise and not returned and may_part
         together = self.target.together = None if independent else self._together(requests)
         try:
             self._open(requests, together)
@@ -96,7 +97,6 @@ class Call:
         return together
 
     def _open(self, requests: list[Request], together: Together | None) -> None:
-        """Open a request for every row, in `requests`."""
         prompts, n = self.steps.ids, len(self.prompt.texts)
         sampled = bool(self.config.do_sample) and together is None
         seeds = torch.randint(1 << 62, (n,)).tolist() if sampled else [0] * n
@@ -105,7 +105,8 @@ class Call:
         for row, text in enumerate(self.prompt.texts):
             sampling = Sampling(seed=seeds[row], **settings)
             requests.append(self.loop.add(text, sampling))
-            self.target.enter(self.prompt, row, requests[row])
+            if isinstance(self.target, HostTarget):
+                self.prompt.cached[row].load(self.target.runner, requests[row].id)
             if together is None:
                 shape = chain(self.processors, row, prompts[row], len(text))
                 self.target.shapes[requests[row].id] = shape
@@ -136,7 +137,6 @@ class Call:
                 )
 
     def _limit(self) -> int:
-        """Return the maximum number of new tokens of a row."""
         length = self.steps.ids.shape[1] - self.steps.count
         limits = [c.max_length - length for c in self.criteria if type(c) is MaxLengthCriteria]
         return max(min(limits, default=1 << 30), 1)

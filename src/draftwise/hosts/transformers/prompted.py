@@ -153,13 +153,6 @@ class PromptedTarget:
         """The next row is that of this request."""
         self.order[request.id] = len(self.order)
 
-    def ragged(self, n: int) -> bool:
-        """Several rows take their steps together."""
-        return n == 1
-
-    def enter(self, prompt: Any, row: int, request: Request) -> None:
-        """Nothing is held before the model has read its inputs."""
-
     def reach(self, request: Request) -> int:
         """The model reads its prompt without a draft, and no draft across a change of rotary frequencies."""
         if self.rows is None or not self.rope.borders:

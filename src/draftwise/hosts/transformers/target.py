@@ -201,12 +201,10 @@ def fill(model: Any, prompt: Prompt, sequences: Tensor, model_kwargs: Mapping[st
     It then holds all tokens but the last of every row, padding included. `sequences` are all ids, shape
     (rows, length).
     """
-    new = prompt.virtual + sequences.shape[1] - 1 - (held_by(prompt.cache) or 0)
-    if new < 1:
-        return
+    total = prompt.virtual + sequences.shape[1] - 1
+    new = total - (held_by(prompt.cache) or 0)
     kwargs = dict(model_kwargs)
     mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
-    total = prompt.virtual + sequences.shape[1] - 1
     if mask is not None:
         kwargs["attention_mask"] = torch.cat([mask, mask.new_ones(len(mask), total - mask.shape[1])], dim=1)
     if positions is not None:
@@ -241,19 +239,16 @@ class HostTarget(HFTarget):
         """Where the model is."""
         return self.runner.device
 
-    def ragged(self, n: int) -> bool:
-        """Return whether `n` rows may advance by different numbers of tokens."""
-        return True
-
-    def enter(self, prompt: Prompt, row: int, request: Request) -> None:
-        """Load what a given cache holds of this row."""
-        prompt.cached[row].load(self.runner, request.id)
-
     def padding(self, steps: Steps, limit: int, prompt: Prompt) -> Padding:
         """The logits of finished rows, read in passes of their own."""
 
         def read(row: int, tokens: Sequence[int], n: int) -> Tensor:
-            return self.logits([*prompt.texts[row], *tokens], n, prompt.cached[row])
+            cached, text = prompt.cached[row], [*prompt.texts[row], *tokens]
+            ids = torch.tensor([text[cached.length :]], device=self.device)
+            cache = cached.cache()
+            inputs = {self.runner.cache_name: cache, "use_cache": cache is not None}
+            logits: Tensor = self.runner.model(input_ids=ids, **inputs).logits
+            return logits[0, -n:]
 
         # A token beyond the model's positions would fail, although the text may end before it.
         limits = [min(limit, self.max_length + 1 - len(text)) for text in prompt.texts]
@@ -271,17 +266,6 @@ class HostTarget(HFTarget):
         """Free the request's row."""
         super().close(request)
         self.shapes.pop(request.id, None)
-
-    def logits(self, tokens: Sequence[int], n: int, cached: CachedRow) -> Tensor:
-        """The model's own logits at the last `n` of these tokens, in a separate pass; shape (n, vocabulary).
-
-        `cached` has the keys and values of the first tokens.
-        """
-        ids = torch.tensor([list(tokens[cached.length :])], device=self.runner.device)
-        cache = cached.cache()
-        inputs = {self.runner.cache_name: cache, "use_cache": cache is not None}
-        logits: Tensor = self.runner.model(input_ids=ids, **inputs).logits
-        return logits[0, -n:]
 
     def _scores(
         self, batch: Sequence[tuple[Request, Draft]], rows: list[int], widths: list[int], logits: Tensor

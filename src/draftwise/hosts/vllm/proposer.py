@@ -76,11 +76,7 @@ class Proposer:
         )
 
     def _own(self, text: str) -> DrafterSpec:
-        """Return one of vLLM's own proposers as a drafter.
-
-        Raises:
-            UserError: a model that vLLM has not loaded.
-        """
+        """Return one of vLLM's own proposers as a drafter."""
         name = EngineDrafter.parse(text)
         if not name.is_model:
             self.lookups.append(NgramDrafter(name, self.config))
@@ -90,11 +86,6 @@ class Proposer:
         return DrafterSpec("", text=text, loaded=self.model)
 
     def _model(self, own: Any) -> ModelDrafter:
-        """Return the drafter that calls vLLM's own proposer.
-
-        Raises:
-            UserError: something that it does not do.
-        """
         if (name := own_model(self.options.drafters)) is None:
             raise UserError("vLLM loads a model that none of the drafters names; use `vllm_arguments`")
         check_own(name.text, self.config, own)
