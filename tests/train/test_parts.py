@@ -274,7 +274,7 @@ def test_what_is_stored_is_what_was_trained(options: Options, hidden: int) -> No
     run = ClassifierRun(**options(hidden=hidden, batch=2, precision="float32"))
     found = classifier.drafted(run, ANSWERS, Teacher(target), drafter, 4, silent)
     torch.manual_seed(1)
-    task = DiscoTask(run, ANSWERS, found, found)
+    task = DiscoTask(run, found, found)
     scorer = task.scorer("")
     with torch.no_grad():
         wanted = task._odds(found).sigmoid().tolist()

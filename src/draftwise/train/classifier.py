@@ -15,7 +15,6 @@ from ..core.stops import TOP
 from ..models.fingerprints import drafter_fingerprint
 from ..models.runner.hidden_states import LayerHooks
 from ..policies.classifiers.stopping import INPUTS, Disco, Scorer, SpecDecPlus, save
-from .folder import Material
 from .results import Session, training
 from .settings import ClassifierRun
 from .steps import in_half
@@ -28,6 +27,7 @@ class Drafted:
     """One answer, token by token: the inputs of DISCO's classifier, shape (tokens, 12), the token drafted at
     each position, and its acceptance probability, both of shape (tokens)."""
 
+    answer: Answer
     features: Tensor
     tokens: Tensor
     accepted: Tensor
@@ -58,8 +58,8 @@ def drafted(
         counts = [len(one.tokens) for one in some]
         places = torch.cat([torch.arange(n) for n in counts])
         parts = (torch.split(t, counts) for t in (features(q, places), tokens, accepted))
-        batch_examples = (Drafted(*one) for one in zip(*parts, strict=True))
-        examples |= dict(zip(order[at : at + batch], batch_examples, strict=True))
+        for i, one in zip(order[at : at + batch], zip(*parts, strict=True), strict=True):
+            examples[i] = Drafted(answers[i], *one)
         tell("Labels", min(at + batch, len(answers)), len(answers))
     return [examples[i] for i in range(len(answers))]
 
@@ -117,10 +117,9 @@ class DiscoTask:
 
     progress = 0.0
 
-    def __init__(
-        self, run: ClassifierRun, answers: Sequence[Answer], training: list[Drafted], held_out: list[Drafted]
-    ) -> None:
-        self.answers, self.training, self.held_out, self.weight = answers, training, held_out, run.weight
+    def __init__(self, run: ClassifierRun, training: Sequence[Drafted], held_out: Sequence[Drafted]) -> None:
+        self.training, self.held_out, self.weight = training, held_out, run.weight
+        self.answers = [one.answer for one in training]
         every = torch.cat([one.features for one in training])
         self.mean, self.scale = every.mean(0), every.std(0).clamp(min=1e-6)
         body: list[nn.Module] = [nn.Linear(INPUTS, run.hidden), nn.ReLU()] if run.hidden else []
@@ -181,15 +180,11 @@ class SpecDecPlusTask:
     progress = 0.0
 
     def __init__(
-        self,
-        run: ClassifierRun,
-        drafter: Any,
-        training: Sequence[tuple[Answer, Drafted]],
-        held_out: Sequence[tuple[Answer, Drafted]],
+        self, run: ClassifierRun, training: Sequence[Drafted], held_out: Sequence[Drafted], drafter: Any
     ) -> None:
         self.training, self.held_out, self.run = training, held_out, run
         self.drafter, self.hooks = drafter, LayerHooks(drafter, (-1,))
-        self.answers, self.weight = [answer for answer, _ in training], run.weight
+        self.answers, self.weight = [one.answer for one in training], run.weight
         width = int(drafter.get_output_embeddings().weight.shape[1])
         self.model = Head(width, run.blocks, shared=run.shared).to(drafter.device)
 
@@ -210,13 +205,13 @@ class SpecDecPlusTask:
         out, bias = model.out.weight.detach().numpy(), model.out.bias.detach().numpy()
         return SpecDecPlus(blocks, out, bias, model.repeat, drafter)
 
-    def _odds(self, some: Sequence[tuple[Answer, Drafted]], rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _odds(self, some: Sequence[Drafted], rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Log-odds and probabilities of acceptance, both of shape (drafted tokens)."""
         texts, ours = [], []
-        for answer, drafts in some:
-            kept = torch.rand(len(answer.tokens), generator=rng) < self.run.keep
-            mixed = torch.where(kept, torch.tensor(answer.tokens), drafts.tokens)
-            texts.append(Answer(answer.prompt, tuple(mixed.tolist())))
+        for one in some:
+            kept = torch.rand(len(one.tokens), generator=rng) < self.run.keep
+            mixed = torch.where(kept, torch.tensor(one.answer.tokens), one.tokens)
+            texts.append(Answer(one.answer.prompt, tuple(mixed.tolist())))
             ours.append(~kept)
         ids, predicted, first = padded(texts, self.drafter.device)
         keep = torch.arange(first + 1, ids.shape[1], device=ids.device)
@@ -224,7 +219,7 @@ class SpecDecPlusTask:
             self.drafter(ids, logits_to_keep=keep, use_cache=False)
         states = self.hooks.latest[-1][:, keep][predicted].float()  # set by the pass above
         mine = torch.cat(ours).to(states.device)
-        accepted = torch.cat([drafts.accepted for _, drafts in some]).to(states.device)
+        accepted = torch.cat([one.accepted for one in some]).to(states.device)
         return self.model(states[mine]), accepted[mine]
 
 
@@ -238,7 +233,13 @@ def train(session: Session[ClassifierRun]) -> dict[str, Any]:
         drafted(run, some, target, drafter, run.seed + k, tell)
         for k, some in enumerate((material.answers, material.held_out))
     )
-    task = _task(run, drafter, material, training, held_out)
+    with torch.random.fork_rng():
+        torch.manual_seed(run.seed)
+        task: DiscoTask | SpecDecPlusTask
+        if run.kind == "disco":
+            task = DiscoTask(run, training, held_out)
+        else:
+            task = SpecDecPlusTask(run, training, held_out, drafter)
     log = session.take_steps(task)
     scorer = task.scorer(drafter_fingerprint(run.drafter))
     accepted = torch.cat([one.accepted for one in held_out])
@@ -257,16 +258,3 @@ def train(session: Session[ClassifierRun]) -> dict[str, Any]:
         before=scores(torch.ones(len(accepted)), accepted) | session.measure(drafter),
         kind=run.kind,
     )
-
-
-def _task(
-    run: ClassifierRun, drafter: Any, material: Material, training: list[Drafted], held_out: list[Drafted]
-) -> DiscoTask | SpecDecPlusTask:
-    with torch.random.fork_rng():
-        torch.manual_seed(run.seed)
-        if run.kind == "disco":
-            return DiscoTask(run, material.answers, training, held_out)
-        pairs = (
-            zip(a, b, strict=True) for a, b in ((material.answers, training), (material.held_out, held_out))
-        )
-        return SpecDecPlusTask(run, drafter, *(list(pair) for pair in pairs))
