@@ -165,8 +165,9 @@ class Follower:
     ) -> None:
         check_chains(method.policy, drafters)
         self.policy, self.recorder, self.rng = method.policy, method.recorder, Random(seed)
-        limits: dict[str, Any] = {"max_faults": max_faults, "slow_seconds": slow_seconds}
-        self.pool = DrafterPool(drafters, vocab_size=vocab_size, **limits)
+        self.pool = DrafterPool(
+            drafters, vocab_size=vocab_size, max_faults=max_faults, slow_seconds=slow_seconds
+        )
         self.open = self.pool.open
         self.barrier = FaultBarrier(method.policy, method.recorder, self.pool.names, self.pool.faults)
         self.tally = Tally(self.policy.arms)
@@ -185,8 +186,8 @@ class Follower:
         seconds, before = start - self._ended, self._drafting + self.pool.graded_seconds
         self._close_missing(rows, is_alive)
         live = [row for row in rows if row.new]
-        steady = bool(live) and len(live) == len(rows) and all(self._continues(row) for row in live)
-        self._learn(self._match(live, seconds if steady else nan))
+        is_steady = all(row.new and row.key in self._latest and self._continues(row) for row in rows)
+        self._learn(self._match(live, seconds if rows and is_steady else nan))
         requests = [self._open(row) for row in live]
         drafts = self._draft([request for request in requests if not request.done])
         for request in requests:
@@ -215,11 +216,9 @@ class Follower:
     # -- outcomes of the step ----------------------------------------------------------------------------
 
     def _continues(self, row: Row) -> bool:
-        """Return whether a row continues from the previous step, without any step in between."""
+        """Return whether what the step wrote is all that a request's known text lacks."""
         request = self._requests.get(row.key)
-        if request is None or row.key not in self._latest:
-            return False
-        return len(request.tokens) + len(row.new) == row.length
+        return request is not None and len(request.tokens) + len(row.new) == row.length
 
     def _match(self, rows: Sequence[Row], seconds: float) -> list[RequestRound]:
         """Match the drafts with the tokens that this step wrote, in `seconds` (NaN: unknown).
@@ -231,7 +230,7 @@ class Follower:
             request = self._requests.get(row.key)
             if request is None:
                 continue
-            if request.id in self._rounds and len(request.tokens) + len(row.new) == row.length:
+            if request.id in self._rounds and self._continues(row):
                 round = self._rounds.pop(request.id)
                 matched.append((row, round, verified_part(row, round.draft)))
             else:
