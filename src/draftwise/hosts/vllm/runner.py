@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from importlib import import_module
 from inspect import signature
-from types import ModuleType
 from typing import Any
 
 from ..follow import Row
@@ -160,22 +159,29 @@ def _replace(module: str, kind: str, name: str, wrap: Callable[[Any], Any]) -> b
 def patch_faults(like: Any) -> list[str]:
     """Patch the faults found in this process; returns their names. `like` is any tensor of the device."""
     try:
-        sampler = import_module("vllm.v1.sample.rejection_sampler")
-        names = [name for name, (is_faulty, _) in FIXES.items() if is_faulty(sampler, like)]
+        sampler: Any = import_module("vllm.v1.sample.rejection_sampler")
+        found: dict[str, tuple[bool, Any]] = {
+            "expand_batch_to_tokens": (_expands_wrongly(sampler, like), _expand),
+            "apply_top_k_top_p": (
+                _fails_when_empty(sampler, like),
+                partial(_unless_empty, sampler.apply_top_k_top_p),
+            ),
+        }
     except (ImportError, AttributeError):
         return []  # another vLLM, which is left alone
+    names = [name for name, (is_faulty, _) in found.items() if is_faulty]
     for name in names:
-        setattr(sampler, name, FIXES[name][1](getattr(sampler, name)))
+        setattr(sampler, name, found[name][1])
     return names
 
 
-def _expands_wrongly(sampler: ModuleType, like: Any) -> bool:
+def _expands_wrongly(sampler: Any, like: Any) -> bool:
     """Return whether the kernel fails for two settings with one and two drafted tokens."""
     settings, ends = like.new_tensor([0.5, 0.25]).float(), like.new_tensor([1, 3]).int()
     return bool(sampler.expand_batch_to_tokens(settings, ends, 3).tolist() != [0.5, 0.25, 0.25])
 
 
-def _fails_when_empty(sampler: ModuleType, like: Any) -> bool:
+def _fails_when_empty(sampler: Any, like: Any) -> bool:
     try:
         sampler.apply_top_k_top_p(like.new_zeros((0, 4)).float(), like.new_zeros(0).int(), None)
     except RuntimeError:
@@ -183,24 +189,10 @@ def _fails_when_empty(sampler: ModuleType, like: Any) -> bool:
     return False
 
 
-def _expand(original: Any) -> Any:
-    def expand_batch_to_tokens(
-        x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
-    ) -> Any:
-        counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1)).long()
-        return x.masked_fill(x == replace_from, replace_to).repeat_interleave(counts, output_size=num_tokens)
-
-    return expand_batch_to_tokens
+def _expand(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+    counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1)).long()
+    return x.masked_fill(x == replace_from, replace_to).repeat_interleave(counts, output_size=num_tokens)
 
 
-def _unless_empty(original: Any) -> Any:
-    def apply_top_k_top_p(logits: Any, k: Any, p: Any) -> Any:
-        return original(logits, k, p) if logits.shape[0] else logits
-
-    return apply_top_k_top_p
-
-
-FIXES = {
-    "expand_batch_to_tokens": (_expands_wrongly, _expand),
-    "apply_top_k_top_p": (_fails_when_empty, _unless_empty),
-}
+def _unless_empty(original: Any, logits: Any, k: Any, p: Any) -> Any:
+    return original(logits, k, p) if logits.shape[0] else logits
