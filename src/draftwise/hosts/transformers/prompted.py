@@ -49,7 +49,6 @@ class Inputs:
     kwargs: Mapping[str, Any]
     encoded: Tensor | None = None
     vocab_size: int = ENDLESS
-    cache: Any = None
 
     @property
     def texts(self) -> list[list[int]]:
