@@ -250,7 +250,6 @@ def train(session: Session[ClassifierRun]) -> dict[str, Any]:
         return {"after": {name: last[name] for name in ("f1", "accuracy")} | decoded}
 
     return session.deliver(
-        "classifier",
         log,
         title=f"{run.kind} for {run.drafter}",
         save=lambda part: save(scorer, part / "model.safetensors"),

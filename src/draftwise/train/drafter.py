@@ -69,7 +69,7 @@ def train(session: Session[DrafterRun]) -> dict[str, Any]:
         return session.measure_drafter(drafter)
 
     title = f"{run.loss} to {run.target}"
-    return session.deliver("drafter", log, title=title, save=save, measure=measure, before=before)
+    return session.deliver(log, title=title, save=save, measure=measure, before=before)
 
 
 def _stored(name: str) -> torch.dtype:

@@ -147,7 +147,7 @@ def train(session: Session[EagleRun]) -> dict[str, Any]:
         if isinstance(head, Eagle3) and run.drafted:
             head = redrafted(head, material.target, frequent(material.answers, run.drafted, head.vocab_size))
     log = session.take_steps(EagleTask(run, head, material, session.tell))
-    return session.deliver_head("eagle", head, log, before)
+    return session.deliver_head(head, log, before)
 
 
 def started(run: EagleRun, target: Any) -> Eagle:

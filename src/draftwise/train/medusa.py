@@ -61,4 +61,4 @@ def train(session: Session[MedusaRun]) -> dict[str, Any]:
     run, material = session.run, session.material
     heads = new_medusa(material.target, heads=run.heads, blocks=run.blocks, tied=run.tied).float()
     log = session.take_steps(MedusaTask(run, heads, material, session.tell))
-    return session.deliver_head("medusa", heads, log)
+    return session.deliver_head(heads, log)

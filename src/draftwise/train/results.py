@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Generic
@@ -59,8 +58,9 @@ LIMITS = """- Made for `{target}`: with another target it is refused, or its acc
 
 @dataclass(frozen=True, slots=True)
 class Session(Generic[T]):
-    """One training under way: its options, its folder, its material, and what shows its progress."""
+    """One training under way: its verb, options, folder and material, and what shows its progress."""
 
+    verb: str
     run: T
     folder: Folder
     material: Material
@@ -83,7 +83,6 @@ class Session(Generic[T]):
 
     def deliver(
         self,
-        verb: str,
         log: Log,
         *,
         title: str,
@@ -97,7 +96,7 @@ class Session(Generic[T]):
         `save` writes it to a folder, and `measure` returns more results once it is there. `before` was
         measured on what training started from.
         """
-        results: dict[str, Any] = {"train": verb, "steps": log[-1]["step"], "log": log}
+        results: dict[str, Any] = {"train": self.verb, "steps": log[-1]["step"], "log": log}
         results |= ({"kind": kind} if kind else {}) | ({"before": dict(before)} if before else {})
         name = self.folder.out.name
 
@@ -105,16 +104,14 @@ class Session(Generic[T]):
             save(part)
             results.update(measure(part))
             curves(log, part / "curves.png", f"{name}: {title}")
-            write_card(part, kind or verb, name, self.run, results, self.material)
+            write_card(part, kind or self.verb, name, self.run, results, self.material)
 
         self.tell("Measuring", 0, 1)
         self.folder.deliver(write, results)
         self.tell("Measuring", 1, 1)
         return results
 
-    def deliver_head(
-        self, verb: str, head: Any, log: Log, before: Mapping[str, float] | None = None
-    ) -> dict[str, Any]:
+    def deliver_head(self, head: Any, log: Log, before: Mapping[str, float] | None = None) -> dict[str, Any]:
         """`deliver` a head in the published format."""
         run: Any = self.run
 
@@ -123,11 +120,10 @@ class Session(Generic[T]):
             head.float()
 
         def measure(part: Path) -> dict[str, Any]:
-            return self.measure_drafter(f"{verb}:{part}")
+            return self.measure_drafter(f"{self.verb}:{part}")
 
-        return self.deliver(
-            verb, log, title=f"{verb} for {run.target}", save=save, measure=measure, before=before
-        )
+        title = f"{self.verb} for {run.target}"
+        return self.deliver(log, title=title, save=save, measure=measure, before=before)
 
 
 Trained = Callable[[Session[T]], dict[str, Any]]
@@ -144,14 +140,14 @@ def training(verb: str) -> Callable[[Trained[T]], Callable[[T, Path, Tell], dict
     """
 
     def make(train: Trained[T]) -> Callable[[T, Path, Tell], dict[str, Any]]:
-        @wraps(train)
         def run_training(run: T, out: Path, tell: Tell) -> dict[str, Any]:
             folder = Folder(out)
             if done := folder.claim(verb, run):
                 return done
             with settled(run, folder.numerics) as run:
-                return train(Session(run, folder, gather(run, folder, tell), tell))
+                return train(Session(verb, run, folder, gather(run, folder, tell), tell))
 
+        run_training.__doc__ = train.__doc__
         return run_training
 
     return make
