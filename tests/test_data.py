@@ -23,7 +23,7 @@ def test_both_kinds_of_line_and_unusual_line_breaks(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     rows = [{"prompt": "a\u2028b"}, {"question_id": "x", "category": "c", "turns": ["d", "e"]}]
     file.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n", encoding="utf-8")
-    assert load_prompts(file) == [Prompt(1, "prompt", ("a\u2028b",)), Prompt("x", "c", ("d", "e"))]
+    assert load_prompts(file) == [Prompt(1, "prompt", ("a\u2028b",)), Prompt("x", "c", ("d", "e"), "c")]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from draftwise.measure.trace.costs import read_costs as costs
 from draftwise.measure.trace.files import read_header
 from draftwise.measure.workloads import load
 from draftwise.state.merge import _header as merged
-from draftwise.train.texts import _read as prompts
 
 DEEP = "[" * 200_000
 
@@ -39,7 +38,6 @@ def named(name: str, read: Callable[[Path], Any]) -> Any:
         named("state.json", merged),
         named("costs.json", lambda path: costs(str(path))),
         named("trace.json", lambda path: read_header(path.parent)),
-        named("prompts.jsonl", lambda path: list(prompts(path))),
         named("header.json", lambda path: Datastore(path.parent)),
     ],
 )
@@ -58,7 +56,6 @@ def test_a_file_that_is_nested_too_deeply_is_refused_in_one_line(
         named("text", lambda path: list(read_texts(path))),
         named("prompt", lambda path: load(f"mbpp:{path}")),
         named("prompt", lambda path: load(str(path))),
-        named("prompt", lambda path: list(prompts(path))),
     ],
 )
 def test_half_a_character_is_named_with_its_line(

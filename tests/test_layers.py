@@ -35,7 +35,7 @@ TORCH = (
     "targets",
     "train",
     "hosts.transformers",
-    "hosts.vllm.model",
+    "hosts.vllm.drafters",
     "measure.bench.transformers",
     "measure.bench.compiled",
 )

@@ -45,7 +45,7 @@ class Pretraining:
 
     def __init__(self, model: Any, text: Tensor, held_out: Tensor) -> None:
         self.model, self.text, self.held_out = model, text, held_out
-        self.answers = [Answer((), tuple(window), 0.0) for window in text.tolist()]
+        self.answers = [Answer((), tuple(window)) for window in text.tolist()]
 
     def loss(self, examples: Sequence[int], rng: torch.Generator) -> Tensor:
         """Over all tokens of some windows."""

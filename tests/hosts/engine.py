@@ -5,14 +5,19 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftwise.hosts.follow import Row
+from draftwise.hosts.vllm.runner import Step
+from draftwise.models.load import resolve
 from draftwise.testing.distributions import Distribution, softmax
 
 LONGEST = 256
+VOCAB = 4096  # of vLLM's target here
 
 
 @dataclass(eq=False)
@@ -134,3 +139,43 @@ def arrays(jobs: Sequence[Job]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     for i, job in enumerate(jobs):
         tokens[i, : len(job.text)] = job.text
     return np.array([len(job.text) for job in jobs], dtype=np.int32), tokens
+
+
+def circle(history: Sequence[int]) -> NDArray[np.float64]:
+    """The logits of a text that goes round in circles of twelve tokens, 10 to 21."""
+    row = np.full(VOCAB, -20.0)
+    row[10 + (history[-1] - 9) % 12] = 0.0
+    return row
+
+
+def configuration(*, most: int = 16, rank: int = 0) -> Any:
+    """What a proposer reads of vLLM's configuration."""
+    name = resolve("zoo:target")
+    model = {"model": name, "tokenizer": name, "trust_remote_code": False, "max_model_len": 128}
+    return SimpleNamespace(
+        model_config=SimpleNamespace(**model, get_vocab_size=lambda: VOCAB),
+        speculative_config=SimpleNamespace(num_speculative_tokens=most),
+        parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_index=rank),
+        instance_id="test",
+    )
+
+
+def step(jobs: Sequence[Job], **runner: Any) -> Step:
+    """A step of vLLM as its model runner sees it, with more attributes of the `runner`."""
+    lengths, tokens = arrays(jobs)
+    asked = [
+        SimpleNamespace(max_tokens=job.budget, stop_token_ids=(), eos_token_id=None, ignore_eos=True)
+        for job in jobs
+    ]
+    batch = SimpleNamespace(
+        req_ids=[job.key for job in jobs],
+        num_prompt_tokens=np.array([len(job.prompt) for job in jobs]),
+        num_tokens_no_spec=lengths,
+        token_ids_cpu=tokens,
+    )
+    requests = {job.key: SimpleNamespace(sampling_params=one) for job, one in zip(jobs, asked, strict=True)}
+    drafted = {job.key: job.draft for job in jobs if job.draft}
+    return Step(
+        SimpleNamespace(input_batch=batch, requests=requests, **runner),
+        SimpleNamespace(scheduled_spec_decode_tokens=drafted),
+    )

@@ -76,13 +76,18 @@ def test_a_cache_of_states_alone_is_left_as_plain_decoding_leaves_it(drafted: An
         assert (own - mine).abs().max() <= 1e-5 * own.abs().max()  # it computes some of them in float32
 
 
+def continued(target: Any, **host: Any) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """A first answer, all ids with more after it, and their mask."""
+    first = target.generate(IDS, attention_mask=MASK, **SETTINGS, **KEPT, **host)
+    ids = torch.cat([first.sequences, MORE], dim=1)
+    return first, ids, torch.cat([MASK, torch.ones(3, ids.shape[1] - 7, dtype=torch.long)], dim=1)
+
+
 @pytest.mark.parametrize("again", ["all ids", "new ids"])
 @pytest.mark.parametrize("by", ["plain", "drafted"])
 def test_it_goes_on_from_a_cache(target: Any, drafted: Any, again: str, by: str) -> None:
     host = {"custom_generate": drafted} if by == "drafted" else {}
-    first = target.generate(IDS, attention_mask=MASK, **SETTINGS, **KEPT, **host)
-    ids = torch.cat([first.sequences, MORE], dim=1)
-    mask = torch.cat([MASK, torch.ones(3, ids.shape[1] - 7, dtype=torch.long)], dim=1)
+    first, ids, mask = continued(target, **host)
     texts = []
     for host in ({}, {"custom_generate": drafted}):
         cache = copy.deepcopy(cache_in(first))
@@ -99,34 +104,23 @@ def test_what_a_cache_holds_is_what_the_text_goes_on_from(drafted: Any) -> None:
     target = model("llama")
     with torch.no_grad():
         other = cache_in(target(torch.tensor([[9, 2, 9, 2, 9, 2, 13]]), use_cache=True))
-    texts = []
-    for host in ({}, {"custom_generate": drafted}):
-        cache = copy.deepcopy(other)
-        texts.append(
-            target.generate(
-                torch.cat([IDS[1:2], MORE[:1]], dim=1),
-                max_new_tokens=10,
-                pad_token_id=0,
-                **{CACHE: cache},
-                **host,
-            )
-        )
-    fresh = target.generate(torch.cat([IDS[1:2], MORE[:1]], dim=1), max_new_tokens=10, pad_token_id=0)
-    assert torch.equal(*texts) and not torch.equal(texts[0], fresh)
+    ids, asked = torch.cat([IDS[1:2], MORE[:1]], dim=1), {"max_new_tokens": 10, "pad_token_id": 0}
+    texts = [
+        target.generate(ids, **asked, **{CACHE: copy.deepcopy(other)}, **host)
+        for host in ({}, {"custom_generate": drafted})
+    ]
+    assert torch.equal(*texts) and not torch.equal(texts[0], target.generate(ids, **asked))
 
 
 def test_finished_rows_after_a_cache_still_have_their_scores(drafted: Any) -> None:
     target = model("llama")
-    first = target.generate(IDS, attention_mask=MASK, **SETTINGS, **KEPT)
-    ids = torch.cat([first.sequences, MORE], dim=1)
-    mask = torch.cat([MASK, torch.ones(3, ids.shape[1] - 7, dtype=torch.long)], dim=1)
+    first, ids, mask = continued(target)
     asked = {"output_scores": True, **KEPT, "eos_token_id": list(range(3, 16)), "max_new_tokens": 14}
-    found = []
-    for host in ({}, {"custom_generate": drafted}):
-        cache = copy.deepcopy(cache_in(first))
-        found.append(
-            target.generate(ids, attention_mask=mask, pad_token_id=0, **{CACHE: cache}, **asked, **host)
-        )
+    asked |= {"attention_mask": mask, "pad_token_id": 0}
+    found = [
+        target.generate(ids, **asked, **{CACHE: copy.deepcopy(cache_in(first))}, **host)
+        for host in ({}, {"custom_generate": drafted})
+    ]
     assert torch.equal(found[0].sequences, found[1].sequences)
     for own, mine in zip(found[0].scores, found[1].scores, strict=True):
         assert torch.allclose(own, mine, atol=1e-4)
@@ -141,16 +135,12 @@ class Odd(DynamicCache):
         self.layers = [type("Odd" + kind.__name__, (kind,), {})() for _ in self.layers]
 
 
-def test_a_cache_that_is_not_of_plain_keys_and_values_is_refused(drafted: Any) -> None:
+def test_a_cache_of_other_layers_or_with_the_whole_prompt_is_refused(drafted: Any) -> None:
     target = model("llama")
     cache = Odd(target.config)
     target(IDS[1:2, :4], **{CACHE: cache})
     with pytest.raises(UserError, match=rf"{CACHE}: .*OddDynamicLayer"):
         target.generate(IDS[1:2], max_new_tokens=4, custom_generate=drafted, **{CACHE: cache})
-
-
-def test_a_cache_with_the_whole_prompt_is_refused(drafted: Any) -> None:
-    target = model("llama")
     cache = cache_in(target(IDS[1:2], use_cache=True))
     with pytest.raises(UserError, match=f"{CACHE}: it holds all 7 tokens"):
         target.generate(IDS[1:2], max_new_tokens=4, custom_generate=drafted, **{CACHE: cache})

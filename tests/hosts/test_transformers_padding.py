@@ -11,7 +11,8 @@ import torch
 from transformers import GPT2Config
 
 from draftwise import UserError, transformers_generate
-from draftwise.hosts.transformers import padding, prompt, target
+from draftwise.hosts.transformers import target
+from draftwise.hosts.transformers.prompted import is_neutral
 from draftwise.models.cache_names import cache_in, name_for
 from draftwise.models.probe.small import VOCAB
 from draftwise.models.runner.recurrent import in_modules, kinds, put
@@ -121,7 +122,7 @@ def test_an_index_whose_blocks_hold_padding_is_refused(blocks: tuple[int, int]) 
     sizes = dict(zip(("index_block_size", "index_topk_blocks"), blocks, strict=True))
     fields = CASES["minimax_m3_vl_text/sparse"].fields | sizes
     made = build(Case("minimax", "minimax_m3_vl_text", fields), lively=False)
-    assert not padding.neutral(made)
+    assert not is_neutral(made)
     word, why = verdict(made, "left, long")
     assert word == REFUSED and "reads several tokens after padding otherwise than one by one" in why
     assert why.endswith("without padding in attention_mask it may work")
@@ -155,9 +156,9 @@ def test_no_text_is_another_and_nothing_crashes(case: Case) -> None:
 
 
 def test_rows_that_are_moved_together_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompt, "_has_gap", lambda seen: False)
+    monkeypatch.setattr(target, "_has_gap", lambda seen: False)
     assert verdict(build(CASES["mistral"]), "gaps")[0] == DIFFERENT
-    monkeypatch.setattr(target, "neutral", lambda model: True)
+    monkeypatch.setattr(target, "is_neutral", lambda model: True)
     assert verdict(build(CASES["bart"]), "left")[0] == DIFFERENT
 
 
@@ -208,7 +209,7 @@ class Quantised(torch.nn.Module):
 
 @pytest.mark.parametrize("kind", ["left", "gaps"])
 def test_a_quantised_head(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "neutral", lambda model: False)
+    monkeypatch.setattr(target, "is_neutral", lambda model: False)
     made = build(CASES["llama"])
     made.lm_head = Quantised(made.lm_head)
     assert verdict(made, kind) == (EQUAL, "")

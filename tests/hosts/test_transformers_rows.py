@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -88,14 +89,9 @@ PROCESSORS: list[Callable[[], dict[str, Any]]] = [
 ]
 
 
-def of_each_row() -> dict[str, Any]:
-    """A processor that is told where each row's prompt ends; earlier releases take one number for all."""
-    return {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.6, torch.tensor([2, 5, 4]))]}
-
-
-with suppress(ValueError):
-    of_each_row()
-    PROCESSORS.append(of_each_row)
+with suppress(ValueError):  # earlier releases take one number for all rows
+    ends = RepetitionPenaltyLogitsProcessor(1.6, torch.tensor([2, 5, 4]))  # of each row's prompt
+    PROCESSORS.append(lambda: {"logits_processor": [ends]})
 
 
 GREEDY = [
@@ -151,25 +147,18 @@ WARPERS: list[list[Any]] = [
 def test_the_users_warpers_keep_their_order_and_settings(target: Any, warpers: list[Any]) -> None:
     """The first two tokens of many rows, against their exact distribution; a bad drafter draws its
     guesses."""
-    ids = torch.tensor([[3, 4, 5, 3, 4]])
-    drafted = transformers_generate(
-        drafters=[model("llama", seed=5, scale=3.0)], policy="static-2", tokenizer=object()
-    )
+    ids, bad = torch.tensor([[3, 4, 5, 3, 4]]), model("llama", seed=5, scale=3.0)
+    drafted = transformers_generate(drafters=[bad], policy="static-2", tokenizer=object())
     settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "pad_token_id": 0, "max_new_tokens": 3}
     torch.manual_seed(1)
     out = target.generate(
         ids.repeat(drawn(1800), 1), **settings, logits_processor=warpers, custom_generate=drafted
     )
     firsts = distribution(target, warpers, ids)
-    pairs = torch.stack(
-        [distribution(target, warpers, torch.cat([ids, torch.tensor([[t]])], dim=1)) for t in range(VOCAB)]
-    )
-    exact = firsts[:, None] * pairs
-    seen: Counter[tuple[int, ...]] = Counter((first, second) for first, second in out[:, 5:7].tolist())
-    every: dict[tuple[int, ...], float] = {
-        (a, b): float(exact[a, b]) for a in range(VOCAB) for b in range(VOCAB)
-    }
-    assert p_value(seen, every) > 1e-4
+    after = (torch.cat([ids, torch.tensor([[token]])], dim=1) for token in range(VOCAB))
+    exact = firsts[:, None] * torch.stack([distribution(target, warpers, one) for one in after])
+    seen = Counter(tuple(pair) for pair in out[:, 5:7].tolist())
+    assert p_value(seen, {(a, b): float(exact[a, b]) for a in range(VOCAB) for b in range(VOCAB)}) > 1e-4
     if len({type(p) for p in warpers} & {TopPLogitsWarper, TemperatureLogitsWarper}) == 2:  # the test sees it
         other = distribution(target, warpers[::-1], ids)
         alone: Counter[tuple[int, ...]] = Counter((first,) for first in out[:, 5].tolist())
@@ -220,7 +209,7 @@ def test_criteria_see_every_step_of_the_batch(target: Any, ends: Any, make: Any)
     texts = []
     for host in ({}, {"custom_generate": method()}):
         out = target.generate(**BATCH, **settings, stopping_criteria=[make()], **host)
-        texts.append(out if isinstance(out, torch.Tensor) else out.sequences)
+        texts.append(getattr(out, "sequences", out))
     assert torch.equal(*texts)
 
 
@@ -266,10 +255,11 @@ def test_scores_and_logits_are_those_of_plain_decoding(target: Any, rows: int, s
     some = {name: value[-rows:] for name, value in BATCH.items()}
     asked = {"output_scores": True, "output_logits": True, "return_dict_in_generate": True}
     settings = {"max_new_tokens": 30, "do_sample": sample, "top_k": 9, "temperature": 1.5, **ENDS, **asked}
-    torch.manual_seed(0)
-    own = target.generate(**some, **settings)
-    torch.manual_seed(0)
-    out = target.generate(**some, **settings, custom_generate=method())
+    made = []
+    for host in ({}, {"custom_generate": method()}):
+        torch.manual_seed(0)
+        made.append(target.generate(**some, **settings, **host))
+    own, out = made
     assert torch.equal(out.sequences, own.sequences)
     for mine, theirs in ((out.scores, own.scores), (out.logits, own.logits)):
         assert len(mine) == len(theirs) and {m.shape for m in mine} == {t.shape for t in theirs}
@@ -296,22 +286,16 @@ def test_an_error_that_a_device_shows_late_ends_the_call(
     target: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that take their steps together share a failed pass: none of them is read again alone."""
-    passes = 0
+    passes = []
 
-    def scores(*_: Any) -> Any:
-        nonlocal passes
-        passes += 1
-
-        def read() -> Any:
-            raise ArithmeticError("an illegal access")
-
-        return read
+    def read() -> Any:
+        raise ArithmeticError("an illegal access")
 
     with monkeypatch.context() as patch:
-        patch.setattr(HFTarget, "_scores", scores)
+        patch.setattr(HFTarget, "_scores", lambda *_: passes.append(1) or read)
         with pytest.raises(ArithmeticError, match="an illegal access"):
             target.generate(**BATCH, max_new_tokens=16, logits_processor=[Mean()], custom_generate=method())
-    assert passes == 1
+    assert len(passes) == 1
 
 
 def test_a_call_from_inside_a_call_is_refused(target: Any) -> None:
@@ -330,17 +314,10 @@ def test_eight_threads_with_one_method(target: Any) -> None:
     drafted = method()
     jobs = [(IDS[i % 3 : i % 3 + 1, 2:], {"max_new_tokens": 8 + i}) for i in range(16)]
     wanted = [target.generate(ids, **more, pad_token_id=0).tolist() for ids, more in jobs]
-    found: dict[int, Any] = {}
 
-    def work(first: int) -> None:
-        for i in (first, first + 8):
-            ids, more = jobs[i]
-            out = target.generate(ids, **more, pad_token_id=0, custom_generate=drafted)
-            found[i] = out.tolist()
+    def work(job: tuple[torch.Tensor, dict[str, Any]]) -> Any:
+        ids, more = job
+        return target.generate(ids, **more, pad_token_id=0, custom_generate=drafted).tolist()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert Counter(found) and [found.get(i) for i in range(16)] == wanted
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(work, jobs)) == wanted

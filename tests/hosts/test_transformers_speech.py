@@ -1,4 +1,4 @@
-"""Speech: the own `generate` of Whisper, with its windows and fallbacks, and of Moonshine, with drafts."""
+"""Speech: the own `generate` of Whisper, with its windows and fallbacks, with drafts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
-    MoonshineConfig,
-    MoonshineForConditionalGeneration,
     StoppingCriteriaList,
 )
 from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
@@ -22,7 +20,7 @@ from draftwise import UserError, transformers_generate
 from draftwise.core.drafts import Draft, Job
 from tests.core.turns import Stateless
 
-from .prompted import VOCAB, picture, ready, whisper
+from .prompted import VOCAB, picture, whisper
 
 FRAMES, WINDOW = 80, 32  # two windows and a half
 NOTIMES = 50  # after it, the tokens of timestamps
@@ -202,24 +200,3 @@ def test_long_sound_takes_several_windows(model: Any) -> None:
 def test_an_assistant_is_refused(model: Any) -> None:
     with pytest.raises(UserError, match="assistant_model"):
         written(model, assistant_model=whisper(5, layers=1), custom_generate=adaptive([[3]]))
-
-
-def moonshine() -> Any:
-    config = MoonshineConfig(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=32, encoder_num_hidden_layers=1,
-        decoder_num_hidden_layers=2, encoder_num_attention_heads=4, decoder_num_attention_heads=4,
-        max_position_embeddings=128, pad_token_id=0,
-    )  # fmt: skip
-    return ready(MoonshineForConditionalGeneration(config), 1)
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_moonshine(rows: int) -> None:
-    made, sound = moonshine(), picture(1, rows, 3200)
-    given: dict[str, Any] = {"input_values": sound, "attention_mask": torch.ones(rows, 3200).long()}
-    given["attention_mask"][-1, 2000:] = 0 if rows > 1 else 1
-    own = made.generate(**given, max_new_tokens=NEW, do_sample=False)
-    assert len(set(own[0].tolist())) > 3
-    drafts = adaptive(own.tolist())
-    out = made.generate(**given, max_new_tokens=NEW, do_sample=False, custom_generate=drafts)
-    assert torch.equal(out, own)

@@ -10,7 +10,6 @@ from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,44 +19,25 @@ from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.hosts import vllm
 from draftwise.hosts.vllm import report
 from draftwise.hosts.vllm.options import Options
-from draftwise.hosts.vllm.runner import Step
-from draftwise.models.load import resolve
 
-from .engine import Engine, arrays
+from .engine import VOCAB, Engine, arrays, circle, configuration, step
 from .engine import Job as Served
-
-V = 4096
-
-
-def text_law(history: Any) -> Any:
-    """A text that goes round in circles of twelve."""
-    row = np.full(V, -20.0)
-    row[10 + (history[-1] - 9) % 12] = 0.0
-    return row
-
-
-def config(model: str, *, most: int = 16, rank: int = 0) -> Any:
-    """What a proposer reads of vLLM's configuration."""
-    told = SimpleNamespace(
-        model=model, tokenizer=model, trust_remote_code=False, max_model_len=128, get_vocab_size=lambda: V
-    )
-    return SimpleNamespace(
-        model_config=told,
-        speculative_config=SimpleNamespace(num_speculative_tokens=most),
-        parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_index=rank),
-        instance_id="test",
-    )
 
 
 def build(told: dict[str, Any], **options: Any) -> Any:
     """As vLLM does it: the class by the name after the last dot, called with the configuration."""
     module, _, name = told["model"].rpartition(".")
     assert module == "draftwise.hosts.vllm"
-    proposer = getattr(vllm, name)(
-        config(resolve("zoo:target"), most=told["num_speculative_tokens"], **options)
-    )
+    proposer = getattr(vllm, name)(configuration(most=told["num_speculative_tokens"], **options))
     proposer.load_model(SimpleNamespace(parameters=lambda: iter([torch.zeros(1)])))
     return proposer
+
+
+def ask(proposer: Any, jobs: list[Served], sampled: list[list[int]]) -> list[list[int]]:
+    """As vLLM's model runner does it, which says first what it has read."""
+    proposer.listen(step(jobs))
+    drafts: list[list[int]] = proposer.propose(sampled, *arrays(jobs))
+    return drafts
 
 
 def test_the_configuration_is_json_and_says_everything() -> None:
@@ -69,7 +49,7 @@ def test_the_configuration_is_json_and_says_everything() -> None:
     assert told["method"] == "custom_class" and told["num_speculative_tokens"] == 7
     module, _, name = told["model"].rpartition(".")
     assert module == "draftwise.hosts.vllm"
-    assert Options.parse(name.partition("?")[2]) == Options(
+    assert Options.parse(name) == Options(
         drafters=tuple(drafters),
         policy="ucb1?length=7&strength=0.5",
         state=str(Path("s.json").resolve()),
@@ -119,21 +99,20 @@ def test_too_few_speculative_tokens_are_refused() -> None:
         build(told)
 
 
-def test_without_request_ids_rows_are_told_apart_by_their_texts() -> None:
+def test_requests_are_served_to_their_ends() -> None:
     proposer = build(draftwise.vllm_config(drafters=["ngram", "zoo:general"], policy="random"))
-    engine = Engine(text_law, seats=3, seed=4)
+    engine = Engine(circle, seats=3, seed=4)
 
-    def ask(jobs: list[Served], sampled: list[list[int]]) -> list[list[int]]:
-        drafts: list[list[int]] = proposer.propose(sampled, *arrays(jobs))
+    def check(jobs: list[Served], sampled: list[list[int]]) -> list[list[int]]:
+        drafts = ask(proposer, jobs, sampled)
         told = sorted(r.tokens for r in proposer.follower.open.values())
-        assert told == sorted(job.text for job in jobs)
+        assert told == sorted(job.text for job in jobs if len(job.tokens) < job.budget)
         return drafts
 
     for k in range(9):
         engine.add(f"{k}", [10 + k % 3, 11, 12, 13, 14 + k], 30 + k)
     while engine.waiting or engine.running:
-        engine.step(ask)
-    proposer.propose([], *arrays([]))
+        engine.step(check)
     totals = proposer.follower.totals()
     assert not proposer.follower.open and totals["num_rounds"] > 50
     assert totals["drafters"]["ngram"]["num_accepted_tokens"] > 20
@@ -147,38 +126,33 @@ def test_a_drafted_token_of_raw_probability_a_quarter_counts_a_quarter(
     proposer = build(draftwise.vllm_config(drafters=["ngram", "suffix"], policy="metasd-ucb?length=3"))
     learnt: list[Feedback] = []
     monkeypatch.setattr(type(proposer.follower.policy), "learn", lambda self, f: learnt.append(f))
-    asked = SimpleNamespace(max_tokens=40, stop_token_ids=(), eos_token_id=None, ignore_eos=True)
-    runner = SimpleNamespace(
-        rejection_sampler=Sampler(),
-        requests={"a": SimpleNamespace(sampling_params=asked)},
-        input_batch=SimpleNamespace(req_ids=["a"], num_prompt_tokens=[24]),
-    )
+    sampler = Sampler()
     served = Served("a", [*range(10, 22)] * 2, 40)
 
-    def step(new: list[int], verified: list[int], chance: float = 0.0) -> list[int]:
+    def read(new: list[int], verified: list[int], chance: float = 0.0) -> list[int]:
         """A pass over these drafted tokens, each of this raw probability, after which `new` were written."""
         if verified:
-            distribution = torch.full((len(verified) + 1, V), math.log((1 - chance) / (V - 1)))
+            distribution = torch.full((len(verified) + 1, VOCAB), math.log((1 - chance) / (VOCAB - 1)))
             distribution[range(len(verified)), verified] = math.log(chance)
             told = SimpleNamespace(
                 target_logits_indices=torch.arange(len(verified)),
                 draft_token_ids=torch.tensor(verified),
                 num_draft_tokens=[len(verified)],
             )
-            runner.rejection_sampler(told, None, distribution)
+            sampler(told, None, distribution)
         served.tokens += new
-        runner.input_batch.num_tokens_no_spec = [len(served.text)]
-        proposer.listen(Step(runner, SimpleNamespace(scheduled_spec_decode_tokens={"a": verified})))
+        served.draft = verified
+        proposer.listen(step([served], rejection_sampler=sampler))
         (draft,) = proposer.propose([new], *arrays([served]))
         return list(draft)
 
-    draft = step([10], [])
+    draft = read([10], [])
     assert draft == [11, 12, 13]
-    draft = step([11, 99], draft, 0.25)
+    draft = read([11, 99], draft, 0.25)
     ((outcome,),) = [f.outcomes for f in learnt]
     assert outcome.overlaps == pytest.approx([0.25] * 3, abs=1e-5) and outcome.accepted == 1
     assert outcome.reward == pytest.approx(0.25, abs=1e-5), "not 1/3, which is accepted over drafted"
-    step([98], [])
+    read([98], [])
     assert not any(one.overlaps for f in learnt[1:] for one in f.outcomes), "no draft, no overlap"
 
 
@@ -203,11 +177,10 @@ def test_a_policy_is_checked_as_for_a_decoder(monkeypatch: pytest.MonkeyPatch) -
 
 def write_text(proposer: Any) -> None:
     """One text from its beginning to its end."""
-    engine = Engine(text_law)
+    engine = Engine(circle)
     engine.add("a", [10, 11], 60)
     while engine.waiting or engine.running:
-        engine.step(lambda jobs, sampled: proposer.propose(sampled, *arrays(jobs)))
-    proposer.propose([], *arrays([]))
+        engine.step(lambda jobs, sampled: ask(proposer, jobs, sampled))
 
 
 def test_ranks_report_apart_and_learn_together(tmp_path: Path) -> None:

@@ -21,16 +21,15 @@ from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.hosts import vllm
 from draftwise.hosts.vllm import vllm_arguments
-from draftwise.hosts.vllm.names import parse_own
-from draftwise.hosts.vllm.ngram import NgramDrafter
-from draftwise.hosts.vllm.options import Options
-from draftwise.hosts.vllm.reading import FilledBlocks, ReadState
+from draftwise.hosts.vllm.drafters import FilledBlocks, NgramDrafter, ReadState
+from draftwise.hosts.vllm.options import EngineDrafter, Options
+from draftwise.hosts.vllm.proposer import Proposer
 from draftwise.hosts.vllm.runner import Step
 from draftwise.models.load import resolve
 
-from .engine import Engine, Job, arrays
+from .engine import VOCAB, Engine, Job, circle, configuration, step
 
-V, SIZE, LONGEST = 4096, 4, 5
+SIZE, LONGEST = 4, 5
 
 
 # -- names -----------------------------------------------------------------------------------------------
@@ -46,7 +45,7 @@ def test_arguments_load_the_model_and_say_who_drafts() -> None:
     assert arguments["async_scheduling"] is False
     module, _, name = arguments["worker_extension_cls"].rpartition(".")
     assert module == "draftwise.hosts.vllm" and name.startswith("Extension?")
-    assert Options.parse(name.partition("?")[2]) == Options(
+    assert Options.parse(name) == Options(
         drafters=("vllm:draft_model:zoo:general", "vllm:ngram?min=2"), policy="ucb1?length=7&strength=0.5"
     )
 
@@ -119,7 +118,7 @@ def test_a_hole_whose_states_are_gone_stays_and_one_of_the_text_is_read() -> Non
 
 
 def test_blocks_are_filled_as_far_as_they_were_read() -> None:
-    blocks = FilledBlocks(8, 4)
+    blocks = FilledBlocks(4)
     table = [5, 2, 7]
     blocks.write(table, 0, 10, read=False)
     assert blocks.prefix(table, 10) == 0
@@ -134,13 +133,6 @@ def test_blocks_are_filled_as_far_as_they_were_read() -> None:
 
 
 # -- a model beside a stub of vLLM -----------------------------------------------------------------------
-
-
-def target_law(history: Any) -> Any:
-    """A text that goes round in circles of twelve."""
-    row = np.full(V, -20.0)
-    row[10 + (history[-1] - 9) % 12] = 0.0
-    return row
 
 
 @dataclass
@@ -160,7 +152,7 @@ class Model(torch.nn.Module):
         return states
 
     def compute_logits(self, states: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.one_hot(states[:, 0].long(), V).float()
+        return torch.nn.functional.one_hot(states[:, 0].long(), VOCAB).float()
 
 
 class Own:
@@ -218,28 +210,14 @@ class Own:
 
 
 def after(token: int) -> int:
-    return int(target_law([token]).argmax())
+    return int(circle([token]).argmax())
 
 
 class Stub:
     """vLLM's runner around the small engine: blocks of a KV cache that requests take and give back."""
 
     def __init__(self, own: Own, drafters: str, policy: str, *, prefixes: bool = False) -> None:
-        told = SimpleNamespace(
-            model=resolve("zoo:target"),
-            tokenizer=resolve("zoo:target"),
-            trust_remote_code=False,
-            max_model_len=128,
-            get_vocab_size=lambda: V,
-        )
-        config = SimpleNamespace(
-            model_config=told,
-            speculative_config=SimpleNamespace(num_speculative_tokens=LONGEST),
-            parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_index=0),
-            instance_id="test",
-        )
-        from draftwise.hosts.vllm.proposer import Proposer
-
+        config = configuration(most=LONGEST)
         options = Options(drafters=tuple(drafters.split(",")), policy=policy)
         self.proposer: Any = Proposer(config, options=options, own=own)
         self.proposer.load_model(SimpleNamespace(parameters=lambda: iter([torch.zeros(1)])))
@@ -265,7 +243,6 @@ class Stub:
         table = np.zeros((len(jobs), 64), dtype=np.int32)
         for row, job in enumerate(jobs):
             table[row, : len(self.blocks[job.key])] = self.blocks[job.key]
-        lengths, tokens = arrays(jobs)
         held = [
             torch.tensor(text)[start : start + count]
             for text, start, count in zip(texts, starts, counts, strict=True)
@@ -273,50 +250,29 @@ class Stub:
         padded = [
             torch.cat([one, one.new_zeros(count - len(one))]) for one, count in zip(held, counts, strict=True)
         ]
-        step, given = self._step(jobs, sampled, starts, counts, table, lengths, tokens)
+        made, given = self._step(jobs, sampled, starts, counts, table)
         drafts: list[list[int]] = self.proposer.drive(
-            step, given | {"hidden_states": torch.cat(padded).float()[:, None]}
+            made, given | {"hidden_states": torch.cat(padded).float()[:, None]}
         )
         return drafts
 
-    def _step(
-        self, jobs: list[Job], sampled: Any, starts: Any, counts: Any, table: Any, lengths: Any, tokens: Any
-    ) -> Any:
-        params = {
-            job.key: SimpleNamespace(
-                sampling_params=SimpleNamespace(
-                    max_tokens=job.budget, stop_token_ids=(), eos_token_id=None, ignore_eos=True
-                )
-            )
-            for job in jobs
-        }
-        batch = SimpleNamespace(
-            req_ids=[job.key for job in jobs],
-            num_computed_tokens_cpu=np.array(starts),
-            num_prompt_tokens=np.array([len(job.prompt) for job in jobs]),
-            num_tokens_no_spec=lengths,
-            token_ids_cpu=tokens,
-            block_table=[SimpleNamespace(get_numpy_array=lambda: table)],
-        )
-        runner = SimpleNamespace(
-            input_batch=batch,
-            requests=params,
+    def _step(self, jobs: list[Job], sampled: Any, starts: Any, counts: Any, table: Any) -> Any:
+        made = step(
+            jobs,
             use_aux_hidden_state_outputs=False,
             get_model=lambda: None,
-            kv_cache_config=SimpleNamespace(num_blocks=200),
             cache_config=SimpleNamespace(enable_prefix_caching=self.prefixes),
         )
-        scheduled = SimpleNamespace(
-            num_scheduled_tokens=dict(zip(params, counts, strict=True)),
-            total_num_scheduled_tokens=sum(counts),
-            scheduled_spec_decode_tokens={job.key: job.draft for job in jobs if job.draft},
-        )
+        made.runner.input_batch.num_computed_tokens_cpu = np.array(starts)
+        made.runner.input_batch.block_table = [SimpleNamespace(get_numpy_array=lambda: table)]
+        made.scheduled.num_scheduled_tokens = {job.key: n for job, n in zip(jobs, counts, strict=True)}
+        made.scheduled.total_num_scheduled_tokens = sum(counts)
         given = {
             "common_attn_metadata": Metadata(block_table_tensor=torch.from_numpy(table)),
             "sampling_metadata": SimpleNamespace(temperature=None),
             "sampled_token_ids": sampled,
         }
-        return Step(runner, scheduled), given
+        return made, given
 
     def serve(self, engine: Engine) -> None:
         while engine.waiting or engine.running or engine.away:
@@ -325,7 +281,7 @@ class Stub:
 
 def serve(stub: Stub, *, puts_off: bool = False, seed: int = 4) -> Engine:
     """Nine texts of three at a time, some of which are put off and read again."""
-    engine, rng = Engine(target_law, seats=3, seed=seed), random.Random(seed)
+    engine, rng = Engine(circle, seats=3, seed=seed), random.Random(seed)
     for k in range(9):
         start = 10 + k % 3
         prompt = [start]
@@ -400,7 +356,7 @@ def test_vllm_gets_the_distributions_of_sampled_drafts_and_certainty_for_others(
 
     def sample(**given: Any) -> torch.Tensor:
         made = propose(**given)
-        probs = torch.full((*made.shape, V), 1.0 / V) if made.numel() else None
+        probs = torch.full((*made.shape, VOCAB), 1.0 / VOCAB) if made.numel() else None
         monkeypatch.setattr(own, "take_last_draft_probs", lambda: probs)
         return made
 
@@ -424,11 +380,11 @@ def test_vllm_gets_the_distributions_of_sampled_drafts_and_certainty_for_others(
 
 
 def test_states_that_wait_too_long_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("draftwise.hosts.vllm.model.MOST_WAITING", 12)
+    monkeypatch.setattr("draftwise.hosts.vllm.drafters.MOST_WAITING", 12)
     own = Own(head=True)
     stub = Stub(own, "vllm:eagle:/m,ngram", "static-3?drafter=ngram")
     most = 0
-    engine = Engine(target_law, seats=3)
+    engine = Engine(circle, seats=3)
     engine.add("a", [10, 11, 12], 60)
     while engine.waiting or engine.running:
         engine.step(stub.ask)
@@ -440,7 +396,7 @@ def test_states_that_wait_too_long_are_read(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_head_reads_the_rest_of_a_text_whose_blocks_stay_in_the_cache(name: str, reads: bool) -> None:
     own = Own(head=reads)
     stub = Stub(own, f"{name},ngram", "static-3?drafter=ngram", prefixes=True)
-    engine = Engine(target_law, seats=3)
+    engine = Engine(circle, seats=3)
     for k in range(3):
         engine.add(f"{k}", [10, 11, 12], 12)
     stub.serve(engine)
@@ -467,7 +423,7 @@ def test_a_lookup_of_vllm_drafts_from_the_engines_texts(monkeypatch: pytest.Monk
         scheduler_config=None,
         parallel_config=None,
     )
-    lookup = NgramDrafter(parse_own("vllm:ngram?min=3"), config)
+    lookup = NgramDrafter(EngineDrafter.parse("vllm:ngram?min=3"), config)
     texts = np.array([[1, 2, 3, 4, 0], [5, 6, 7, 8, 9]], dtype=np.int32)
     lookup.begin({"a": 0, "b": 1}, texts, lambda request: "b")
     from draftwise.core.drafts import Draft
@@ -488,7 +444,7 @@ def test_a_vllm_without_that_lookup_is_named() -> None:
     for field in ("model_config", "scheduler_config", "parallel_config"):
         setattr(config, field, None)
     with pytest.raises(UserError, match="no such lookup"):
-        NgramDrafter(parse_own("vllm:ngram"), config)
+        NgramDrafter(EngineDrafter.parse("vllm:ngram"), config)
 
 
 def test_outside_vllm_its_drafters_are_refused_before_a_model_is_loaded() -> None:

@@ -7,12 +7,13 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from draftwise.hosts.vllm.report import read, sweep
-from draftwise.hosts.vllm.runner import Probabilities, Step, attach, ends_of, patch_faults
+from draftwise.hosts.vllm.runner import Probabilities, Step, attach, patch_faults
 
 SAMPLER, RUNNER = "vllm.v1.sample.rejection_sampler", "vllm.v1.worker.gpu_model_runner"
 
@@ -71,7 +72,7 @@ def test_the_runner_tells_before_it_asks(monkeypatch: pytest.MonkeyPatch) -> Non
             return self.drafter, scheduler_output, sampled
 
     module(monkeypatch, RUNNER, GPUModelRunner=GPUModelRunner)
-    assert attach("listen") and attach("listen")
+    assert attach() and attach()
     heard: list[Step] = []
     ours = SimpleNamespace(listen=heard.append)
     assert GPUModelRunner(ours).propose_draft_token_ids("step", [[1]]) == (ours, "step", [[1]])
@@ -92,11 +93,11 @@ def test_a_step_knows_budgets_ends_and_what_was_verified() -> None:
         },
     )
     step = Step(runner, SimpleNamespace(scheduled_spec_decode_tokens={"a": [1, 2, 3]}))
-    first, second = step.rows([[4, 5], [6]], [list, list], 100)  # type: ignore[list-item]
+    first, second = step.rows([[4, 5], [6]], np.arange(200).reshape(2, 100), 100)
+    assert first.text(12) == [12, 13, 14]
     assert (first.key, first.room, first.verified, first.ends) == ("a", 3, 3, frozenset({2, 7}))
     assert (second.key, second.room, second.verified, second.ends) == ("b", 5, 0, frozenset({7}))
     assert step.is_alive("a") and not step.is_alive("c")
-    assert ends_of(None) == frozenset()
 
 
 def test_probabilities_are_those_of_the_drafted_tokens_by_row() -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 
 from draftwise.errors import UserError
 from draftwise.train import classifier, drafter, eagle, medusa, steps
-from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
+from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, as_plain
 from tests.effort import some, thorough
 from tests.train.world import Options, silent
 
@@ -33,9 +35,7 @@ VERBS: dict[str, Any] = {
 def check_same(folder: Path, steps: int, *more: str) -> None:
     """See that `whole` and `parts` end with the same files, to the last bit, and the same log."""
     a, b = folder / "whole", folder / "parts"
-    one, other = (
-        load_file(path / "model.safetensors") for path in (a, b)
-    )  # metadata may be in another order
+    one, other = (load_file(path / "model.safetensors") for path in (a, b))  # metadata: in another order
     assert one.keys() == other.keys()
     assert all(torch.equal(t.view(torch.uint8), other[k].view(torch.uint8)) for k, t in one.items())
     last = f"training/checkpoints/step-{steps:06}"
@@ -68,8 +68,9 @@ def test_every_verb_goes_on_exactly(world: Path, tmp_path: Path, options: Option
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
-    """As the lives of `tests.train.killed` have it, however many this process began with."""
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Here and in processes that are started, however many this one began with."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -80,13 +81,27 @@ def one_thread() -> Iterator[None]:
 def test_killed_at_five_random_moments(
     world: Path, tmp_path: Path, options: Options, one_thread: None
 ) -> None:
-    """While it writes answers, between steps, while it saves: wherever SIGKILL max_faults."""
+    """While it writes answers, between steps, while it saves: wherever SIGKILL strikes."""
     changes = {"start": str(world / "drafter"), "answers": "", "together": 1, "steps": 16}
     given = options(**changes, checkpoint_every=3, log_every=3, measure_every=8)
     drafter.train(DrafterRun(**given), tmp_path / "whole", silent)
-    command = [sys.executable, "-m", "tests.train.killed", json.dumps(given), str(tmp_path / "parts"), "8"]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "killed," * 5 + "exit 0", done.stderr[-2000:]
+    config, work, rng = tmp_path / "run.yaml", tmp_path / "parts" / "training", Random(8)
+    config.write_text(yaml.safe_dump(as_plain(DrafterRun(**given))))
+    command = [sys.executable, "-m", "draftwise", "train", "drafter", "--config", str(config)]
+    command += ["--out", str(tmp_path / "parts")]
+
+    def progress() -> list[Any]:
+        answered = [file.stat().st_size for file in work.glob("answers.jsonl")]
+        return answered + sorted(file.name for file in work.glob("checkpoints/step-*"))
+
+    for _ in range(5):
+        before, life = progress(), subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        while life.poll() is None and progress() == before:
+            time.sleep(0.001)
+        time.sleep(0.5 * rng.random())
+        life.kill()
+        life.wait()
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     check_same(tmp_path, 16, "training/answers.jsonl")
     assert not list((tmp_path / "parts").rglob("*.part"))
 

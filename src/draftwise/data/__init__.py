@@ -16,11 +16,16 @@ _REMEDY = 'write {"prompt": "..."} or {"question_id": ..., "category": "...", "t
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question of a workload; a conversation has several turns."""
+    """One question of a workload; a conversation has several turns.
+
+    `domain` and `source` are those of training data; without a `domain` it is the category, if that is given.
+    """
 
     question_id: int | str
     category: str
     turns: tuple[str, ...]
+    domain: str = ""
+    source: str = ""
 
     @property
     def text(self) -> str:
@@ -68,4 +73,6 @@ def _prompt(line: str, number: int, path: Path) -> Prompt:
     category = row.get("category", "prompt")
     if not isinstance(name, (int, str)) or not isinstance(category, str):
         raise UserError(f"{path}, line {number}: `question_id` or `category` is not a name; {_REMEDY}")
-    return Prompt(name, category, tuple(whole(turn, f"{path}, line {number}:") for turn in turns))
+    texts = tuple(whole(turn, f"{path}, line {number}:") for turn in turns)
+    domain = str(row.get("domain", row.get("category", "")))
+    return Prompt(name, category, texts, domain, str(row.get("source", "")))

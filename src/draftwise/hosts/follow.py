@@ -15,8 +15,10 @@ from itertools import count
 from math import nan
 from random import Random
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
+from ..build import assemble, check_drafters
 from ..core.arms import Arm
 from ..core.drafter_pool import EMPTY, DrafterPool
 from ..core.drafts import Draft, Verdict
@@ -28,16 +30,9 @@ from ..core.roles import Drafter, Policy
 from ..core.sampling import Sampling
 from ..errors import UserError
 from ..policies.catalogue import Method
+from ..specs import DrafterSpec, parse_policy
 
 GREEDY = Sampling(max_new_tokens=1)  # drafters are asked for their most likely tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """The properties of the target that drafters are checked against: vocabulary size and context window."""
-
-    vocab_size: int
-    max_length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +70,7 @@ class TextScores:
 
     def prob(self, node: int) -> float:
         """Return 1 if the drafted token was written."""
-        return float(node < len(self.tokens) and self.draft.tokens[node] == self.tokens[node])
+        return float(self.draft.tokens[node] == self.tokens[node])
 
     def residual(self, node: int) -> int:
         """Return the token that was written instead."""
@@ -97,8 +92,10 @@ class TextScores:
         """Return the target's raw probability of each drafted token; if unknown, 1 if it was accepted."""
         if self.raw:
             return self.raw
-        matches = [bool(self.prob(node)) for node in range(len(self.draft.tokens))]
-        return [float(all(matches[: node + 1])) for node in range(len(matches))]
+        drafted = self.draft.tokens
+        wrong = (at for at, pair in enumerate(zip(drafted, self.tokens, strict=False)) if pair[0] != pair[1])
+        accepted = next(wrong, min(len(drafted), len(self.tokens)))
+        return [1.0] * accepted + [0.0] * (len(drafted) - accepted)
 
 
 @dataclass(slots=True)
@@ -167,8 +164,7 @@ class Follower:
         slow_seconds: float = 5.0,
     ) -> None:
         check_chains(method.policy, drafters)
-        self.policy, self.recorder = method.policy, method.recorder
-        self.rng = Random(seed)
+        self.policy, self.recorder, self.rng = method.policy, method.recorder, Random(seed)
         self.pool = DrafterPool(
             drafters, vocab_size=vocab_size, max_faults=max_faults, slow_seconds=slow_seconds
         )
@@ -190,8 +186,8 @@ class Follower:
         seconds, before = start - self._ended, self._drafting + self.pool.graded_seconds
         self._close_missing(rows, is_alive)
         live = [row for row in rows if row.new]
-        steady = bool(live) and len(live) == len(rows) and all(self._continues(row) for row in live)
-        self._learn(self._match(live, seconds if steady else nan))
+        is_steady = all(row.new and row.key in self._latest and self._continues(row) for row in rows)
+        self._learn(self._match(live, seconds if rows and is_steady else nan))
         requests = [self._open(row) for row in live]
         drafts = self._draft([request for request in requests if not request.done])
         for request in requests:
@@ -220,40 +216,36 @@ class Follower:
     # -- outcomes of the step ----------------------------------------------------------------------------
 
     def _continues(self, row: Row) -> bool:
-        """Return whether a row continues from the previous step, without any step in between."""
+        """Return whether what the step wrote is all that a request's known text lacks."""
         request = self._requests.get(row.key)
-        if request is None or row.key not in self._latest:
-            return False
-        return len(request.tokens) + len(row.new) == row.length
+        return request is not None and len(request.tokens) + len(row.new) == row.length
 
     def _match(self, rows: Sequence[Row], seconds: float) -> list[RequestRound]:
         """Match the drafts with the tokens that this step wrote, in `seconds` (NaN: unknown).
 
         A row whose text does not continue its known text, for example after a lost cache, starts again.
         """
-        matched: list[tuple[Row, RequestRound]] = []
+        matched: list[tuple[Row, RequestRound, Draft]] = []
         for row in rows:
             request = self._requests.get(row.key)
             if request is None:
                 continue
-            if request.id in self._rounds and len(request.tokens) + len(row.new) == row.length:
-                matched.append((row, self._rounds.pop(request.id)))
+            if request.id in self._rounds and self._continues(row):
+                round = self._rounds.pop(request.id)
+                matched.append((row, round, verified_part(row, round.draft)))
             else:
                 self._abandon(request)
-        parts = [verified_part(row, round.draft) for row, round in matched]
-        tokens = len(rows) + sum(len(part.tokens) for part in parts)
-        for (row, round), part in zip(matched, parts, strict=True):
+        tokens = len(rows) + sum(len(part.tokens) for *_, part in matched)
+        for row, round, part in matched:
             self._score(row, round, part, RoundCost(round.draft_seconds, seconds, tokens, len(rows)))
         if seconds == seconds:
             self.pool.record_pass(seconds)
-        return [round for _, round in matched]
+        return [round for _, round, _ in matched]
 
     def _score(self, row: Row, round: RequestRound, part: Draft, cost: RoundCost) -> None:
-        """Score the part of a draft that the step verified."""
         is_partial = len(part.tokens) < len(round.draft.tokens)  # the engine had no room for the whole draft
         round.draft, round.tokens = part, self._append(round.request, row)
-        accepted = min(len(row.new) - 1, len(part.tokens))
-        round.verdict = Verdict(tuple(range(accepted)), row.new[-1])
+        round.verdict = Verdict(tuple(range(min(len(row.new) - 1, len(part.tokens)))), row.new[-1])
         round.scores = TextScores(part, row.new, row.overlaps[: len(part.tokens)])
         overlap = "overlap" in self.recorder.reads
         round.score(cost, timed=cost.target == cost.target, overlap=overlap, is_partial=is_partial)
@@ -283,7 +275,6 @@ class Follower:
     # -- new drafts --------------------------------------------------------------------------------------
 
     def _open(self, row: Row) -> Request:
-        """Return the request of a row; opened if it is new."""
         request = self._requests.get(row.key)
         if request is None:
             number = next(self._ids)
@@ -337,6 +328,28 @@ class Follower:
         self.barrier.close(request)
         self.pool.close(request)
         del self._requests[self._keys.pop(request.id)]
+
+
+def build_follower(
+    specs: Sequence[DrafterSpec],
+    policy: str,
+    *,
+    vocab_size: int,
+    max_length: int,
+    tokenizer: Any,
+    target: str,
+    seed: int,
+) -> Follower:
+    """Return a follower for drafters and a policy by name, checked against a `target` of this size and name.
+
+    Raises:
+        UserError: an unknown name, or parts that do not fit together.
+    """
+    check_drafters(specs)
+    known: Any = SimpleNamespace(vocab_size=vocab_size, max_length=max_length)
+    chosen = parse_policy(policy) if policy else None
+    parts = assemble(specs, chosen, known, tokenizer, target)
+    return Follower(parts.team, parts.method, vocab_size=vocab_size, seed=seed)
 
 
 def verified_part(row: Row, draft: Draft) -> Draft:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..build import assemble, check_drafters
-from ..specs import LoadOptions, parse_drafters, parse_policy
-from .follow import Engine, Follower, Row
+from ..specs import LoadOptions, parse_drafters
+from .follow import Row, build_follower
 
 Ids = NDArray[np.intc]
 ROOM = 1 << 20  # llama-cpp-python does not report its token budget
@@ -34,12 +33,9 @@ def llama_drafts(
     Raises:
         UserError: an unknown name, or a policy that drafts trees.
     """
-    engine: Any = Engine(vocab_size, ROOM)
-    specs = parse_drafters(drafters, LoadOptions(device="cpu"))
-    check_drafters(specs)
-    chosen = parse_policy(policy) if policy else None
-    parts = assemble(specs, chosen, engine, tokenizer, "the llama.cpp model")
-    follower = Follower(parts.team, parts.method, vocab_size=vocab_size, seed=seed)
+    size: dict[str, int] = {"vocab_size": vocab_size, "max_length": ROOM}
+    specs, name = parse_drafters(drafters, LoadOptions(device="cpu")), "the llama.cpp model"
+    follower = build_follower(specs, policy, **size, tokenizer=tokenizer, target=name, seed=seed)
     text = np.empty(0, dtype=np.intc)
     last: list[int] = []
     number = 0

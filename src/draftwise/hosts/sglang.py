@@ -60,8 +60,12 @@ class Tier:
 
     steps: Sequence[int]
     initial: int
-    barrier: FaultBarrier | None = None
-    plans: bool = False
+    barrier: FaultBarrier | None = None  # of the policy, if there is a choice
+
+    @property
+    def plans(self) -> bool:
+        """Whether the policy decides for each row of a batch."""
+        return self.barrier is not None and self.barrier.planner is not None
 
 
 @dataclass(slots=True)
@@ -105,22 +109,19 @@ class LengthPolicy:
         self.rng, self.clock = Random(seed), clock
         self.tiers: dict[int, Tier] = {}
         self.savers: list[Saver] = []
+        of = {"name": policy, "target": target, "drafters": {DRAFTER: DrafterSpec(DRAFTER, text=drafter)}}
         for size in sorted(candidates):
             steps = sorted(set(candidates[size]))
             tier = Tier(steps, max((n for n in steps if n <= initial), default=steps[0]))
             self.tiers[size] = tier
-            if len(steps) > 1:
-                chosen = lengths_method(policy, steps)
-                tier.barrier = FaultBarrier(chosen.policy, chosen.recorder, READY, {})
-                tier.plans = tier.barrier.planner is not None
-                if state and self.decides:
-                    path = Path(state).with_stem(f"{Path(state).stem}.{size}")
-                    drafters = {DRAFTER: DrafterSpec(DRAFTER, text=drafter)}
-                    file = StateFile.of(
-                        usable(path), chosen.policy, name=policy, target=target, drafters=drafters
-                    )
-                    file.load()
-                    self.savers.append(Saver(file))
+            if len(steps) == 1:
+                continue
+            chosen = lengths_method(policy, steps)
+            tier.barrier = FaultBarrier(chosen.policy, chosen.recorder, READY, {})
+            if state and self.decides:
+                path = usable(Path(state).with_stem(f"{Path(state).stem}.{size}"))
+                self.savers.append(Saver(StateFile.of(path, chosen.policy, **of)))
+                self.savers[-1].state.load()
         self.graders = DrafterPool({}, vocab_size=2)  # grades nothing: no drafter can be asked
         self._sizes = list(self.tiers)
         self._graph_sizes: list[int] | None = None
@@ -239,7 +240,6 @@ class LengthPolicy:
         return Step(tier, length, replace(decision, arm=played))
 
     def _learn(self, step: Step, correct: Sequence[int], seconds: float) -> None:
-        """Pass on the outcome of every row."""
         tier, decision = step.tier, step.decision
         if tier.barrier is None or decision is None:
             return
@@ -266,7 +266,6 @@ class LengthPolicy:
             self._report(step.tier.barrier.learn([Feedback(0, step.decision)]))
 
     def _report(self, fault: str) -> None:
-        """Log the first fault."""
         if fault and not self._is_faulty:
             self._is_faulty = True
             getLogger(SECTION).warning("%s; the initial length is used where it fails", fault)

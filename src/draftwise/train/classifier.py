@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,7 @@ from ..core.stops import TOP
 from ..models.fingerprints import drafter_fingerprint
 from ..models.runner.hidden_states import LayerHooks
 from ..policies.classifiers.stopping import INPUTS, Disco, Scorer, SpecDecPlus, save
-from .folder import Material
-from .results import Session, run_training
+from .results import Session, training
 from .settings import ClassifierRun
 from .steps import in_half
 from .teacher import Teacher, make_teacher, padded
@@ -28,6 +27,7 @@ class Drafted:
     """One answer, token by token: the inputs of DISCO's classifier, shape (tokens, 12), the token drafted at
     each position, and its acceptance probability, both of shape (tokens)."""
 
+    answer: Answer
     features: Tensor
     tokens: Tensor
     accepted: Tensor
@@ -35,40 +35,31 @@ class Drafted:
 
 @torch.no_grad()
 def drafted(
-    answers: Sequence[Answer],
-    teacher: Teacher,
-    drafter: Any,
-    labels: str,
-    *,
-    seed: int,
-    batch: int,
-    tell: Tell,
-    half: bool = False,
+    run: ClassifierRun, answers: Sequence[Answer], teacher: Teacher, drafter: Any, seed: int, tell: Tell
 ) -> list[Drafted]:
     """Let the drafter predict every token of the answers, each after the target's own text before it.
 
-    `labels`: `agree` takes its most likely token, accepted if it is the target's too (greedy decoding);
+    The labels `agree` take its most likely token, accepted if it is the target's too (greedy decoding);
     `chance` samples one from q, accepted with min(1, p / q) (SpecDec++, arXiv 2405.19715); `overlap` is the
-    probability before sampling, 1 - TV (DISCO, arXiv 2405.04304). Samples depend on the seed alone. With
-    `half` the models' matrix products are in bfloat16.
+    probability before sampling, 1 - TV (DISCO, arXiv 2405.04304). Samples depend on the seed alone.
     """
-    rng, examples = torch.Generator().manual_seed(seed), dict[int, Drafted]()
+    rng, examples, batch = torch.Generator().manual_seed(seed), dict[int, Drafted](), run.batch
     order = sorted(range(len(answers)), key=lambda i: len(answers[i].text))  # less padding
     for at in range(0, len(answers), batch):
         some = [answers[i] for i in order[at : at + batch]]
         ids, predicted, first = padded(some, drafter.device)
         keep = torch.arange(first, ids.shape[1] - 1, device=ids.device)
-        with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=in_half(run)):
             guesses = drafter(ids, logits_to_keep=keep, use_cache=False).logits[predicted]
             rows = (guesses, teacher.logits(some))
         size = min(row.shape[-1] for row in rows)
         q, p = (row[:, :size].float().softmax(-1).cpu() for row in rows)
-        tokens, accepted = _labels(labels, q, p, rng)
+        tokens, accepted = _labels(run.labelling, q, p, rng)
         counts = [len(one.tokens) for one in some]
         places = torch.cat([torch.arange(n) for n in counts])
         parts = (torch.split(t, counts) for t in (features(q, places), tokens, accepted))
-        batch_examples = (Drafted(*one) for one in zip(*parts, strict=True))
-        examples |= dict(zip(order[at : at + batch], batch_examples, strict=True))
+        for i, one in zip(order[at : at + batch], zip(*parts, strict=True), strict=True):
+            examples[i] = Drafted(answers[i], *one)
         tell("Labels", min(at + batch, len(answers)), len(answers))
     return [examples[i] for i in range(len(answers))]
 
@@ -126,10 +117,9 @@ class DiscoTask:
 
     progress = 0.0
 
-    def __init__(
-        self, run: ClassifierRun, answers: Sequence[Answer], training: list[Drafted], held_out: list[Drafted]
-    ) -> None:
-        self.answers, self.training, self.held_out, self.weight = answers, training, held_out, run.weight
+    def __init__(self, run: ClassifierRun, training: Sequence[Drafted], held_out: Sequence[Drafted]) -> None:
+        self.training, self.held_out, self.weight = training, held_out, run.weight
+        self.answers = [one.answer for one in training]
         every = torch.cat([one.features for one in training])
         self.mean, self.scale = every.mean(0), every.std(0).clamp(min=1e-6)
         body: list[nn.Module] = [nn.Linear(INPUTS, run.hidden), nn.ReLU()] if run.hidden else []
@@ -158,9 +148,6 @@ class DiscoTask:
     def _odds(self, some: Sequence[Drafted]) -> Tensor:
         odds: Tensor = self.model((torch.cat([one.features for one in some]) - self.mean) / self.scale)
         return odds[:, 0]
-
-
-Pair: TypeAlias = tuple[Answer, Drafted]
 
 
 class Head(nn.Module):
@@ -193,11 +180,11 @@ class SpecDecPlusTask:
     progress = 0.0
 
     def __init__(
-        self, run: ClassifierRun, drafter: Any, training: Sequence[Any], held_out: Sequence[Any]
+        self, run: ClassifierRun, training: Sequence[Drafted], held_out: Sequence[Drafted], drafter: Any
     ) -> None:
         self.training, self.held_out, self.run = training, held_out, run
         self.drafter, self.hooks = drafter, LayerHooks(drafter, (-1,))
-        self.answers, self.weight = [answer for answer, _ in training], run.weight
+        self.answers, self.weight = [one.answer for one in training], run.weight
         width = int(drafter.get_output_embeddings().weight.shape[1])
         self.model = Head(width, run.blocks, shared=run.shared).to(drafter.device)
 
@@ -218,13 +205,13 @@ class SpecDecPlusTask:
         out, bias = model.out.weight.detach().numpy(), model.out.bias.detach().numpy()
         return SpecDecPlus(blocks, out, bias, model.repeat, drafter)
 
-    def _odds(self, some: Sequence[Pair], rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _odds(self, some: Sequence[Drafted], rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Log-odds and probabilities of acceptance, both of shape (drafted tokens)."""
         texts, ours = [], []
-        for answer, drafts in some:
-            kept = torch.rand(len(answer.tokens), generator=rng) < self.run.keep
-            mixed = torch.where(kept, torch.tensor(answer.tokens), drafts.tokens)
-            texts.append(Answer(answer.prompt, tuple(mixed.tolist()), answer.temperature))
+        for one in some:
+            kept = torch.rand(len(one.tokens), generator=rng) < self.run.keep
+            mixed = torch.where(kept, torch.tensor(one.answer.tokens), one.tokens)
+            texts.append(Answer(one.answer.prompt, tuple(mixed.tolist())))
             ours.append(~kept)
         ids, predicted, first = padded(texts, self.drafter.device)
         keep = torch.arange(first + 1, ids.shape[1], device=ids.device)
@@ -232,29 +219,27 @@ class SpecDecPlusTask:
             self.drafter(ids, logits_to_keep=keep, use_cache=False)
         states = self.hooks.latest[-1][:, keep][predicted].float()  # set by the pass above
         mine = torch.cat(ours).to(states.device)
-        accepted = torch.cat([drafts.accepted for _, drafts in some]).to(states.device)
+        accepted = torch.cat([one.accepted for one in some]).to(states.device)
         return self.model(states[mine]), accepted[mine]
 
 
-def train(run: ClassifierRun, out: Path, tell: Tell) -> dict[str, Any]:
-    """Train a classifier; calling it again resumes an interrupted run. Returns the content of `results.json`.
-
-    Raises:
-        UserError: an invalid option, file or model.
-    """
-    return run_training("classifier", run, out, tell, _train)
-
-
-def _train(session: Session[ClassifierRun]) -> dict[str, Any]:
+@training("classifier")
+def train(session: Session[ClassifierRun]) -> dict[str, Any]:
+    """Train a classifier."""
     run, material, tell = session.run, session.material, session.tell
     drafter: Any = material.load_drafter(run.drafter, run).requires_grad_(False)
-    settings: dict[str, Any] = {"batch": run.batch, "tell": tell, "half": in_half(run)}
     target = make_teacher(run, material, tell)
     training, held_out = (
-        drafted(some, target, drafter, run.labelling, seed=run.seed + k, **settings)
+        drafted(run, some, target, drafter, run.seed + k, tell)
         for k, some in enumerate((material.answers, material.held_out))
     )
-    task = _task(run, drafter, material, training, held_out)
+    with torch.random.fork_rng():
+        torch.manual_seed(run.seed)
+        task: DiscoTask | SpecDecPlusTask
+        if run.kind == "disco":
+            task = DiscoTask(run, training, held_out)
+        else:
+            task = SpecDecPlusTask(run, training, held_out, drafter)
     log = session.take_steps(task)
     scorer = task.scorer(drafter_fingerprint(run.drafter))
     accepted = torch.cat([one.accepted for one in held_out])
@@ -265,7 +250,6 @@ def _train(session: Session[ClassifierRun]) -> dict[str, Any]:
         return {"after": {name: last[name] for name in ("f1", "accuracy")} | decoded}
 
     return session.deliver(
-        "classifier",
         log,
         title=f"{run.kind} for {run.drafter}",
         save=lambda part: save(scorer, part / "model.safetensors"),
@@ -273,16 +257,3 @@ def _train(session: Session[ClassifierRun]) -> dict[str, Any]:
         before=scores(torch.ones(len(accepted)), accepted) | session.measure(drafter),
         kind=run.kind,
     )
-
-
-def _task(
-    run: ClassifierRun, drafter: Any, material: Material, training: list[Drafted], held_out: list[Drafted]
-) -> DiscoTask | SpecDecPlusTask:
-    with torch.random.fork_rng():
-        torch.manual_seed(run.seed)
-        if run.kind == "disco":
-            return DiscoTask(run, material.answers, training, held_out)
-        pairs = (
-            zip(a, b, strict=True) for a, b in ((material.answers, training), (material.held_out, held_out))
-        )
-        return SpecDecPlusTask(run, drafter, *(list(pair) for pair in pairs))

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..models.stages import quiet
 from .folder import Material
-from .results import Session, run_training
+from .results import Session, training
 from .settings import DrafterRun
 from .teacher import DistillationTask, agreement, distance, padded
 from .texts import Answer, Tell
@@ -47,16 +47,9 @@ class Distillation(DistillationTask):
         return q, p, ids[:, first + 1 :][predicted]
 
 
-def train(run: DrafterRun, out: Path, tell: Tell) -> dict[str, Any]:
-    """Train a drafter; calling it again resumes an interrupted run. Returns the content of `results.json`.
-
-    Raises:
-        UserError: an invalid option, file or model.
-    """
-    return run_training("drafter", run, out, tell, _train)
-
-
-def _train(session: Session[DrafterRun]) -> dict[str, Any]:
+@training("drafter")
+def train(session: Session[DrafterRun]) -> dict[str, Any]:
+    """Train a drafter."""
     run, material = session.run, session.material
     if run.start:
         drafter: Any = material.load_drafter(run.start, run, dtype="float32").eval()
@@ -76,7 +69,7 @@ def _train(session: Session[DrafterRun]) -> dict[str, Any]:
         return session.measure_drafter(drafter)
 
     title = f"{run.loss} to {run.target}"
-    return session.deliver("drafter", log, title=title, save=save, measure=measure, before=before)
+    return session.deliver(log, title=title, save=save, measure=measure, before=before)
 
 
 def _stored(name: str) -> torch.dtype:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from ..errors import UserError
 from ..models.heads.eagle import Eagle, Eagle3, beside, load_eagle, new_eagle
 from ..models.runner.hidden_states import layers_of
 from .folder import Material
-from .results import Session, run_training
+from .results import Session, training
 from .settings import EagleRun
 from .teacher import DistillationTask, Read
 from .texts import Answer, Tell
@@ -138,16 +137,9 @@ def sight(pairs: int, depth: int) -> Tensor:
     return torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)[None, None]
 
 
-def train(run: EagleRun, out: Path, tell: Tell) -> dict[str, Any]:
-    """Train an EAGLE head; a second call resumes an interrupted run. Returns the content of `results.json`.
-
-    Raises:
-        UserError: an invalid option, file or model.
-    """
-    return run_training("eagle", run, out, tell, _train)
-
-
-def _train(session: Session[EagleRun]) -> dict[str, Any]:
+@training("eagle")
+def train(session: Session[EagleRun]) -> dict[str, Any]:
+    """Train an EAGLE head."""
     run, material, before = session.run, session.material, None
     head = started(run, material.target) if run.start else _fresh(run, material)
     if run.start:
@@ -155,7 +147,7 @@ def _train(session: Session[EagleRun]) -> dict[str, Any]:
         if isinstance(head, Eagle3) and run.drafted:
             head = redrafted(head, material.target, frequent(material.answers, run.drafted, head.vocab_size))
     log = session.take_steps(EagleTask(run, head, material, session.tell))
-    return session.deliver_head("eagle", head, log, before)
+    return session.deliver_head(head, log, before)
 
 
 def started(run: EagleRun, target: Any) -> Eagle:

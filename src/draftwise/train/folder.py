@@ -7,9 +7,10 @@ OUT/training/run.yaml, numerics.json, answers.jsonl, checkpoints/
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,23 +24,12 @@ from .steps import in_half, on_cpu
 from .texts import Answer, Budget, Tell, Writer, answers, encoded, prompts
 
 
-@dataclass(frozen=True, slots=True)
 class Folder:
-    """The paths of a training."""
+    """The paths of a training, which writes to `out`."""
 
-    out: Path
-
-    @property
-    def work(self) -> Path:
-        return self.out / "training"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.work / "checkpoints"
-
-    @property
-    def numerics(self) -> Path:
-        return self.work / "numerics.json"
+    def __init__(self, out: Path) -> None:
+        self.out, self.work = out, out / "training"
+        self.checkpoints, self.numerics = self.work / "checkpoints", self.work / "numerics.json"
 
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
         """Make the folder, or resume in it; returns the results of a finished training.
@@ -79,7 +69,6 @@ class Folder:
         return self._read(results) if results.exists() else None
 
     def _read(self, file: Path) -> dict[str, Any]:
-        """The names and values in a file of this folder."""
         import yaml
 
         try:
@@ -158,9 +147,12 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     writer = Writer(target, tokenizer, half=in_half(run))
     learning, measuring = (encoded(run, some, writer) for some in (to_learn, held_prompts))
     path = Path(run.answers).expanduser() if run.answers else folder.work / "answers.jsonl"
-    budget, every = Budget(run.minutes, folder.work / "seconds.json"), [*measuring, *learning]
+    every, budget = [*measuring, *learning], None
+    if run.minutes:
+        budget = Budget(run.minutes, folder.work / "seconds.json")
     texts = answers(run, every, writer, path, tell, first=len(measuring), budget=budget)
     apart = {tuple(ids) for ids in measuring}
+    everyone = [*to_learn, *held_prompts]
     return Material(
         target=target,
         tokenizer=tokenizer,
@@ -169,6 +161,10 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
         held_out=[one for one in texts if one.prompt in apart],
         measuring=measuring,
         budget=budget,
-        sources=dict(Counter(p.source or "not stated" for p in [*to_learn, *held_prompts]).most_common()),
-        domains=dict(Counter(p.domain or "none" for p in [*to_learn, *held_prompts]).most_common()),
+        sources=_counted(re.split("@|==", p.source)[0] or "not stated" for p in everyone),  # no versions
+        domains=_counted(p.domain or "none" for p in everyone),
     )
+
+
+def _counted(names: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(names).most_common())

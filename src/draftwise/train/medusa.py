@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from ..models.heads.medusa import Medusa, new_medusa
 from .folder import Material
-from .results import Session, run_training
+from .results import Session, training
 from .settings import MedusaRun
 from .teacher import DistillationTask, agreement, distance
 from .texts import Answer, Tell
@@ -56,17 +55,10 @@ class MedusaTask(DistillationTask):
         return guesses
 
 
-def train(run: MedusaRun, out: Path, tell: Tell) -> dict[str, Any]:
-    """Train Medusa heads; calling it again resumes an interrupted run. Returns the content of `results.json`.
-
-    Raises:
-        UserError: an invalid option, file or model.
-    """
-    return run_training("medusa", run, out, tell, _train)
-
-
-def _train(session: Session[MedusaRun]) -> dict[str, Any]:
+@training("medusa")
+def train(session: Session[MedusaRun]) -> dict[str, Any]:
+    """Train Medusa heads."""
     run, material = session.run, session.material
     heads = new_medusa(material.target, heads=run.heads, blocks=run.blocks, tied=run.tied).float()
     log = session.take_steps(MedusaTask(run, heads, material, session.tell))
-    return session.deliver_head("medusa", heads, log)
+    return session.deliver_head(heads, log)

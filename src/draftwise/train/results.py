@@ -58,8 +58,9 @@ LIMITS = """- Made for `{target}`: with another target it is refused, or its acc
 
 @dataclass(frozen=True, slots=True)
 class Session(Generic[T]):
-    """One training under way: its options, its folder, its material, and what shows its progress."""
+    """One training under way: its verb, options, folder and material, and what shows its progress."""
 
+    verb: str
     run: T
     folder: Folder
     material: Material
@@ -82,7 +83,6 @@ class Session(Generic[T]):
 
     def deliver(
         self,
-        verb: str,
         log: Log,
         *,
         title: str,
@@ -96,7 +96,7 @@ class Session(Generic[T]):
         `save` writes it to a folder, and `measure` returns more results once it is there. `before` was
         measured on what training started from.
         """
-        results: dict[str, Any] = {"train": verb, "steps": log[-1]["step"], "log": log}
+        results: dict[str, Any] = {"train": self.verb, "steps": log[-1]["step"], "log": log}
         results |= ({"kind": kind} if kind else {}) | ({"before": dict(before)} if before else {})
         name = self.folder.out.name
 
@@ -104,16 +104,14 @@ class Session(Generic[T]):
             save(part)
             results.update(measure(part))
             curves(log, part / "curves.png", f"{name}: {title}")
-            write_card(part, kind or verb, name, self.run, results, self.material)
+            write_card(part, kind or self.verb, name, self.run, results, self.material)
 
         self.tell("Measuring", 0, 1)
         self.folder.deliver(write, results)
         self.tell("Measuring", 1, 1)
         return results
 
-    def deliver_head(
-        self, verb: str, head: Any, log: Log, before: Mapping[str, float] | None = None
-    ) -> dict[str, Any]:
+    def deliver_head(self, head: Any, log: Log, before: Mapping[str, float] | None = None) -> dict[str, Any]:
         """`deliver` a head in the published format."""
         run: Any = self.run
 
@@ -122,23 +120,37 @@ class Session(Generic[T]):
             head.float()
 
         def measure(part: Path) -> dict[str, Any]:
-            return self.measure_drafter(f"{verb}:{part}")
+            return self.measure_drafter(f"{self.verb}:{part}")
 
-        return self.deliver(
-            verb, log, title=f"{verb} for {run.target}", save=save, measure=measure, before=before
-        )
+        title = f"{self.verb} for {run.target}"
+        return self.deliver(log, title=title, save=save, measure=measure, before=before)
 
 
-def run_training(
-    verb: str, run: T, out: Path, tell: Tell, train: Callable[[Session[T]], dict[str, Any]]
-) -> dict[str, Any]:
-    """Claim the folder, settle the precision, gather the material and train; returns the results, of an
-    earlier run if that has finished."""
-    folder = Folder(out)
-    if done := folder.claim(verb, run):
-        return done
-    with settled(run, folder.numerics) as run:
-        return train(Session(run, folder, gather(run, folder, tell), tell))
+Trained = Callable[[Session[T]], dict[str, Any]]
+
+
+def training(verb: str) -> Callable[[Trained[T]], Callable[[T, Path, Tell], dict[str, Any]]]:
+    """Make a training of what is to be done in a session: `train(run, out, tell)`.
+
+    It claims the folder `out`, settles the precision and gathers the material. Called again, it resumes an
+    interrupted run. Returns the content of `results.json`.
+
+    Raises:
+        UserError: an invalid option, file or model.
+    """
+
+    def make(train: Trained[T]) -> Callable[[T, Path, Tell], dict[str, Any]]:
+        def run_training(run: T, out: Path, tell: Tell) -> dict[str, Any]:
+            folder = Folder(out)
+            if done := folder.claim(verb, run):
+                return done
+            with settled(run, folder.numerics) as run:
+                return train(Session(verb, run, folder, gather(run, folder, tell), tell))
+
+        run_training.__doc__ = train.__doc__
+        return run_training
+
+    return make
 
 
 def acceptance(
@@ -254,7 +266,6 @@ def write_card(
 
 
 def _measured(results: Mapping[str, Any]) -> str:
-    """Measurements on held-out prompts, and before training if there was a model."""
     before, after = results.get("before") or {}, results["after"]
     lines = [f"On held-out prompts. {BEFORE.get(results['train'], '')}".strip() + "\n"]
     lines += ["| | before | after |", "|---|---|---|"] if before else ["| | |", "|---|---|"]
@@ -265,7 +276,6 @@ def _measured(results: Mapping[str, Any]) -> str:
 
 
 def _data(run: Run, material: Material | None, files: Sequence[str]) -> str:
-    """Files, sources and domains, with their numbers of prompts."""
     lines = [f"Licence of the data: {run.licence or 'not stated: see the sources'}.\n"]
     if material is not None:
         lines += [f"{len(material.answers)} answers of the target to prompts of these files:\n"]

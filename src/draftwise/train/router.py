@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data import Prompt
 from ..data.rewording import reword
 from ..drafters.lookup.datastore import tokenizer_fingerprint
 from ..errors import UserError
@@ -17,7 +18,7 @@ from ..policies.classifiers.routing import Router, runs, save
 from .folder import Folder
 from .results import write_card
 from .settings import RouterRun
-from .texts import Prompt, Tell, prompts
+from .texts import Tell, prompts
 
 
 def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:

@@ -11,9 +11,6 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from ..errors import UserError
 
-DTYPES = ("bfloat16", "float16", "float32")
-LOSSES = ("kl", "tv", "ce")
-
 
 class Range(NamedTuple):
     """The values that an option accepts, and the remedy for others."""
@@ -27,6 +24,12 @@ NATURAL = Range(lambda x: x >= 0, "give 0 or a whole number above it")
 POSITIVE = Range(lambda x: x > 0 and isfinite(x), "give a positive number")
 NOT_NEGATIVE = Range(lambda x: x >= 0 and isfinite(x), "give 0 or a positive number")
 FADING = Range(lambda x: 0 < x <= 1, "give a share above 0 and up to 1")
+
+
+# The defaults, help texts and words of options of several trainings.
+LOSS = "kl", "kl (divergence from the target), tv (total variation) or ce (its tokens).", ("kl", "tv", "ce")
+DTYPES = ("bfloat16", "float16", "float32")
+DTYPE = "bfloat16", "How the weights are stored: bfloat16, float16 or float32.", DTYPES
 
 
 def option(default: Any, help: str, allowed: Range | tuple[str, ...] | None = None) -> Any:
@@ -125,9 +128,7 @@ class DrafterRun(Training):
     start: str = option("", "The model to start from; empty = a new one, as the target but smaller.")
     layers: int = option(1, "Layers of a new one.", COUNT)
     width: int = option(192, "Width of a new one.", COUNT)
-    loss: str = option(
-        "kl", "kl (divergence from the target), tv (total variation) or ce (its tokens).", LOSSES
-    )
+    loss: str = option(*LOSS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +160,7 @@ class EagleRun(Training):
     noise: float = option(
         0.1, "EAGLE: features are learned from with so much uniform noise; 0 = none.", NOT_NEGATIVE
     )
-    dtype: str = option("bfloat16", "How the weights are stored: bfloat16, float16 or float32.", DTYPES)
+    dtype: str = option(*DTYPE)
 
     def __post_init__(self) -> None:
         super(EagleRun, self).__post_init__()
@@ -183,11 +184,9 @@ class MedusaRun(Training):
     )
     blocks: int = option(1, "Residual blocks of each.", NATURAL)
     tied: bool = option(False, "Share the target's output layer (blockwise parallel decoding): small files.")
-    loss: str = option(
-        "kl", "kl (divergence from the target), tv (total variation) or ce (its tokens).", LOSSES
-    )
+    loss: str = option(*LOSS)
     fading: float = option(0.8, "The weight of a head, as a share of the one before it.", FADING)
-    dtype: str = option("bfloat16", "How the weights are stored: bfloat16, float16 or float32.", DTYPES)
+    dtype: str = option(*DTYPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,26 +302,22 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _convert(name: str, value: Any, kind: Any) -> Any:
     """A value of an option's type; lists may be written with commas."""
-    if kind in (int, float):
-        return _to_number(name, value, kind)
     if kind in (bool, str):
         if isinstance(value, kind):
             return value
         raise UserError(f"{name}={value!r}: write {'a text' if kind is str else 'true or false'}")
+    if kind in (int, float):
+        usable = isinstance(value, (int, float, str)) and not isinstance(value, bool)
+        try:
+            if usable and not (kind is int and isinstance(value, float) and value != int(value)):
+                return kind(value)
+        except ValueError:
+            pass  # refused below
+        raise UserError(
+            f"{name}={value!r} is not {'a whole number' if kind is int else 'a number'}: correct it"
+        )
     items = [x.strip() for x in value.split(",")] if isinstance(value, str) else value
     items = items if isinstance(items, (list, tuple)) else [items]
     if any(x is None or x == "" for x in items):
         raise UserError(f"{name} has an empty part: give A,B")
-    numbers = kind == tuple[float, ...]
-    return tuple(_to_number(name, x, float) if numbers else str(x) for x in items)
-
-
-def _to_number(name: str, value: Any, kind: type[int] | type[float]) -> float:
-    usable = isinstance(value, (int, float, str)) and not isinstance(value, bool)
-    try:
-        if usable and not (kind is int and isinstance(value, float) and value != int(value)):
-            return kind(value)
-    except ValueError:
-        pass  # refused below
-    what = "a whole number" if kind is int else "a number"
-    raise UserError(f"{name}={value!r} is not {what}: correct it")
+    return tuple(_convert(name, x, float) if kind == tuple[float, ...] else str(x) for x in items)

@@ -40,7 +40,6 @@ LENGTH = 5  # tokens per draft where drafts are measured, as in MetaSD
 WHOLE = re.compile(r"step-(\d{6,})")
 
 T = TypeVar("T", bound=Training)
-Capable = Callable[[str], bool]
 Log = list[dict[str, Any]]
 
 
@@ -70,11 +69,11 @@ def is_fast_in_half(device: str) -> bool:
     return bool(query().get("amx_bf16"))
 
 
-def in_half(run: Training, capable: Capable = is_fast_in_half) -> bool:
-    """Return whether matrix products are in bfloat16: if requested, or if the device is `capable` of it."""
+def in_half(run: Training) -> bool:
+    """Return whether matrix products are in bfloat16: if requested, or if that is faster on the device."""
     if run.precision != "auto":
         return run.precision == "bfloat16"
-    return capable("cpu" if on_cpu(run) else "cuda")
+    return is_fast_in_half("cpu" if on_cpu(run) else "cuda")
 
 
 def on_cpu(run: Training) -> bool:
@@ -83,14 +82,14 @@ def on_cpu(run: Training) -> bool:
 
 
 @contextmanager
-def settled(run: T, file: Path, capable: Capable = is_fast_in_half) -> Iterator[T]:
+def settled(run: T, file: Path) -> Iterator[T]:
     """The run with its precision chosen, and its initial number of threads set; both are stored in `file`.
 
     Raises:
         UserError: the file is damaged.
     """
     if not file.exists():
-        chosen = {"precision": "bfloat16" if in_half(run, capable) else "float32"}
+        chosen = {"precision": "bfloat16" if in_half(run) else "float32"}
         write_text(file, json.dumps(chosen | {"threads": torch.get_num_threads()}))
     try:
         stored = json.loads(file.read_text())
@@ -211,7 +210,8 @@ def take(task: Task, run: Training, folder: Path, tell: Tell, budget: Budget | N
         if done % run.checkpoint_every == 0 or last:
             losses = []  # a run resumed from here has not seen them
             save_checkpoint(folder, done, task.model, optimizer.optimizer, log)
-            plan.save()
+            if budget is not None:
+                budget.save()
         tell(f"Training{progress(log)}", done, plan.total(done), **plan.left)
     return log
 
@@ -220,8 +220,8 @@ class Plan:
     """How long steps are taken: a number of them, or until a share of a training's time is over."""
 
     def __init__(self, steps: int, budget: Budget | None) -> None:
-        self.steps, self.budget = steps, budget if budget is not None and budget.is_limited else None
-        self.begin = min(self.budget.used, ANSWERS) if self.budget else 0.0
+        self.steps, self.budget = steps, budget
+        self.begin = min(budget.used, ANSWERS) if budget else 0.0
 
     def is_over(self, done: int) -> bool:
         """Return whether no further step is taken; one at least is."""
@@ -243,24 +243,17 @@ class Plan:
         """The seconds left, as `Tell` takes them; none where they follow from the pace alone."""
         return {"left": self.budget.left(STEPS)} if self.budget else {}
 
-    def save(self) -> None:
-        if self.budget:
-            self.budget.save()
-
 
 def progress(log: Sequence[dict[str, Any]]) -> str:
     """Return the latest loss and what to expect of a draft: how many of its tokens are accepted."""
-    loss = next((row["loss"] for row in reversed(log) if "loss" in row), None)
-    point: dict[str, float] = next(
-        (row for row in reversed(log) if any(name.startswith("agreement") for name in row)), {}
-    )
-    rates = [value for name, value in point.items() if name.startswith("agreement")]
-    if "agreement" in point:  # of one model at every depth
+    latest = {name: value for row in log for name, value in row.items()}
+    rates = [value for name, value in latest.items() if name.startswith("agreement")]
+    if "agreement" in latest:  # of one model at every depth
         rates = rates * LENGTH
-    parts = [] if loss is None else [f"loss {loss:.3f}"]
+    said = f", loss {latest['loss']:.3f}" if "loss" in latest else ""
     if rates:
-        parts.append(f"{sum(accumulate(rates, mul)):.2f} of {len(rates)} tokens accepted on held-out prompts")
-    return "".join(f", {part}" for part in parts)
+        said += f", {sum(accumulate(rates, mul)):.2f} of {len(rates)} tokens accepted on held-out prompts"
+    return said
 
 
 def _step(

@@ -1,5 +1,4 @@
-"""The target as a teacher: its hidden states along its own answers, computed once if they are used again; and
-the distances of a drafter from it."""
+"""The target as a teacher: its hidden states along its own answers, and distances of a drafter from it."""
 
 from __future__ import annotations
 
@@ -94,7 +93,8 @@ class Teacher:
     @torch.no_grad()
     def read(self, answers: Sequence[Answer], context: int = 0) -> Read:
         """The states along some answers; with `context`, only that many last tokens of each prompt."""
-        rows = self._rows(answers)
+        known = all(one.text in self.kept for one in answers)
+        rows = [self.kept[one.text] for one in answers] if known else self._pass(answers)
         if context:
             rows = [row[max(0, len(a.prompt) - context) :] for row, a in zip(rows, answers, strict=True)]
             answers = [replace(a, prompt=a.prompt[-context:]) for a in answers]
@@ -202,12 +202,6 @@ class Teacher:
         out = self.target(ids, output_hidden_states=True, use_cache=False)
         bare = self.target.get_output_embeddings()(out.hidden_states[-1])
         return bool(torch.allclose(bare, out.logits, rtol=1e-3, atol=1e-3))
-
-    def _rows(self, answers: Sequence[Answer]) -> list[Tensor]:
-        """Each answer's states, shape (length, width)."""
-        if all(one.text in self.kept for one in answers):
-            return [self.kept[one.text] for one in answers]
-        return self._pass(answers)
 
     def _pass(self, answers: Sequence[Answer]) -> list[Tensor]:
         ids, _ = _places(answers, self.target.device)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -19,9 +19,9 @@ import torch
 from ..core.request_round import unfailed
 from ..core.roles import window_of
 from ..core.sampling import Sampling
+from ..data import Prompt, load_prompts
 from ..errors import UserError
 from ..generation.decoder import Decoder
-from ..inputs import parse_json, whole
 from ..models.fingerprints import model_fingerprint
 from ..writing import write_text
 from .settings import Run, Training
@@ -29,7 +29,6 @@ from .settings import Run, Training
 ANSWERS = 0.4  # the share of a training's minutes that the target may spend on answers
 STEPS = 0.95  # and until when steps are taken; measuring takes the rest
 FORMAT, VERSION = "draftwise-answers", 3
-WANTED = 'write {"prompt": "..."} or {"turns": ["..."]} on each line, "domain" beside it if you like'
 
 Job = tuple[list[int], float, int]
 """A prompt's tokens, a temperature, and the prompt's number."""
@@ -42,7 +41,7 @@ class Tell(Protocol):
 
 
 class Budget:
-    """Counts the minutes of a training; a resumed run continues to count. 0 minutes are no limit."""
+    """Counts the minutes of a training; a resumed run continues to count."""
 
     def __init__(self, minutes: float, file: Path) -> None:
         self.seconds, self.file, self.began = 60.0 * minutes, file, monotonic()
@@ -52,43 +51,28 @@ class Budget:
             self.before = 0.0  # a damaged count costs time, not the training
 
     @property
-    def is_limited(self) -> bool:
-        return self.seconds > 0
-
-    @property
     def used(self) -> float:
-        """The share of the time that is over; 0 without a limit."""
-        return self._spent() / self.seconds if self.is_limited else 0.0
+        """The share of the time that is over."""
+        return self._spent() / self.seconds
 
     def left(self, share: float) -> float:
-        """Return the seconds until a share of the time is over; 0 without a limit."""
+        """Return the seconds until a share of the time is over."""
         return max(0.0, share * self.seconds - self._spent())
 
     def save(self) -> None:
         """Write the time spent so far, for a run that resumes."""
-        if self.is_limited:
-            write_text(self.file, json.dumps(round(self._spent(), 1)))
+        write_text(self.file, json.dumps(round(self._spent(), 1)))
 
     def _spent(self) -> float:
         return self.before + monotonic() - self.began
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
-    """One prompt of the data, its domain, and the source of its text."""
-
-    text: str
-    domain: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
-    """A prompt's tokens and the target's answer at a temperature."""
+    """A prompt's tokens and those of the target's answer."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
-    temperature: float
 
     @property
     def text(self) -> tuple[int, ...]:
@@ -104,7 +88,7 @@ def prompts(run: Run) -> tuple[list[Prompt], list[Prompt]]:
     by_text: dict[str, Prompt] = {}  # a held-out prompt must not be trained on
     rng = Random(f"prompts {run.seed}")
     for name in run.data:
-        rows = [p for p in _read(Path(name).expanduser()) if p.domain.startswith(run.domain)]
+        rows = [p for p in load_prompts(Path(name).expanduser()) if p.domain.startswith(run.domain)]
         rng.shuffle(rows)
         by_text |= {p.text: p for p in rows[: run.limit or len(rows)]}
     chosen = list(by_text.values())
@@ -116,27 +100,6 @@ def prompts(run: Run) -> tuple[list[Prompt], list[Prompt]]:
             "give more data, or a smaller --held-out"
         )
     return chosen[run.held_out :], chosen[: run.held_out]
-
-
-def _read(path: Path) -> Iterator[Prompt]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"cannot read the prompts in {path}: {reason}; name a JSONL file") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row: Any = parse_json(line)
-            text = row["prompt"] if "prompt" in row else row["turns"][0]
-        except (ValueError, TypeError, KeyError, IndexError):
-            raise UserError(f"{path}, line {number}: no prompt; {WANTED}") from None
-        if not isinstance(text, str) or not text.strip():
-            raise UserError(f"{path}, line {number}: the prompt is not text; {WANTED}")
-        whole(text, f"{path}, line {number}:")
-        source = str(row.get("source", "")).partition("@")[0].partition("==")[0]
-        yield Prompt(text, str(row.get("domain", row.get("category", ""))), source)
 
 
 class Writer:
@@ -189,8 +152,7 @@ def answers(
     """
     jobs = [(list(ids), t, i) for i, ids in enumerate(encoded) for t in run.temperatures]
     split = first * len(run.temperatures)
-    needed = _batches(jobs[:split], run.together)
-    others = _batches(jobs[split:], run.together)
+    needed, others = (_batches(some, run.together) for some in (jobs[:split], jobs[split:]))
     Random(f"batches {run.seed}").shuffle(others)  # so that those answered in time are of all lengths
     by_key = _finished(path, _header(run, writer.target))
     finished = sum(_key(job) in by_key for job in jobs)
@@ -200,15 +162,12 @@ def answers(
             if not missing:
                 continue
             left: dict[str, float] = {}
-            if budget is not None and budget.is_limited:
+            if budget is not None:
                 budget.save()
                 left = {"left": budget.left(ANSWERS)}
                 if not left["left"] and number > len(needed):
                     break
-
-            def count(ended: int, before: int = finished, left: dict[str, float] = left) -> None:
-                tell("Target answers", before + ended, len(jobs), **left)
-
+            count = partial(_count, tell, finished, len(jobs), left)
             new = dict(zip(map(_key, missing), _decode(run, missing, writer.decoder(), count), strict=True))
             by_key |= new
             finished += len(missing)
@@ -217,11 +176,12 @@ def answers(
             os.fsync(file.fileno())
     tell("Target answers", finished, finished)
     jobs.sort(key=lambda job: (len(job[0]), job[2], run.temperatures.index(job[1])))
-    return [
-        Answer(tuple(ids), tuple(tokens), t)
-        for ids, t, i in jobs
-        if (tokens := by_key.get(_key((ids, t, i))))
-    ]
+    pairs = ((job[0], by_key.get(_key(job))) for job in jobs)
+    return [Answer(tuple(ids), tuple(tokens)) for ids, tokens in pairs if tokens]
+
+
+def _count(tell: Tell, before: int, total: int, left: Mapping[str, float], ended: int) -> None:
+    tell("Target answers", before + ended, total, **left)
 
 
 def _batches(jobs: Sequence[Job], size: int) -> list[list[Job]]:

@@ -28,7 +28,6 @@ from draftwise.core.drafts import Draft, Job
 from draftwise.core.request import Request
 from draftwise.core.roles import RoundRecord
 from draftwise.data import spec_bench
-from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
 from draftwise.hosts.follow import Follower
 from draftwise.hosts.vllm.options import Options
 from draftwise.models.load import load_model, resolve
@@ -164,7 +163,7 @@ def use(llm: Any, drafters: Sequence[str], policy: str, **others: Any) -> Follow
     follower: Follower = host.follow(options)
     if others:
         team = {name: follower.pool.drafters[name] for name in drafters} | others
-        follower = Follower(team, method(policy, list(team)), vocab_size=host.engine.vocab_size)
+        follower = Follower(team, method(policy, list(team)), vocab_size=host.vocab_size)
     host.follower.close()
     host.follower = host._reporter.follower = follower
     return follower
@@ -178,24 +177,6 @@ def test_the_text_is_vllms_own(served: Any, plain: Plain, name: str, one: bool) 
     follower = use(served, names, "random" if name == "all" else "static-5")
     assert generate(served, prompts, one=one) == texts
     assert all(follower.totals()["drafters"][n]["num_draft_tokens"] > 10 for n in names)
-
-
-def test_a_datastore_drafts_too(served: Any, plain: Plain, tmp_path: Path) -> None:
-    prompts, texts, *_ = plain
-    tokenizer, corpus = served.get_tokenizer(), tmp_path / "corpus.txt"
-    corpus.write_text("\n".join(tokenizer.decode(text) for text in texts))
-    vocab = tokenizer.get_vocab()
-    build(
-        [corpus],
-        tmp_path / "store",
-        encode=lambda text: list(tokenizer(text, add_special_tokens=False)["input_ids"]),
-        vocab_size=max(vocab.values()) + 1,
-        fingerprint=tokenizer_fingerprint(vocab),
-    )
-    follower = use(served, [f"retrieval:{tmp_path / 'store'}"], "static-5")
-    assert generate(served, prompts) == texts
-    (told,) = follower.totals()["drafters"].values()
-    assert told["num_accepted_tokens"] > 20
 
 
 @pytest.mark.parametrize("policy", ["auto", "metasd-ucb", "hedgespec", "tapout-seq-ucb1?drafter=zoo:general"])
@@ -287,8 +268,6 @@ def write_once(config: dict[str, Any], prompts: Sequence[Sequence[int]], out: st
 
 def test_sampled_pairs_of_tokens_have_the_targets_law(served: Any, plain: Plain) -> None:
     """The second and third token, whose distribution is computed by Transformers: drafted well, and badly."""
-    from scipy.stats import chi2
-
     prompt = max((p for p in plain.prompts if len(p) < 80), key=len)
     n, top = 500, 0.5
     distribution = pairs(prompt, top)
@@ -299,13 +278,19 @@ def test_sampled_pairs_of_tokens_have_the_targets_law(served: Any, plain: Plain)
         texts = generate(served, [prompt] * n, temperature=1.0, top_p=top, max_tokens=4, ignore_eos=True)
         told = follower.totals()["drafters"]
         assert told["good"]["num_accepted_tokens"] > n // 20, told
-        seen = Counter((text[1], text[2]) for text in texts)
-        often = [pair for pair, p in distribution.items() if n * p >= 5]
-        assert len(often) > 6
-        cells = [(seen[pair], n * distribution[pair]) for pair in often]
-        cells.append((n - sum(a for a, _ in cells), n - sum(b for _, b in cells)))
-        statistic = sum((a - b) ** 2 / b for a, b in cells)
-        assert chi2.sf(statistic, len(cells) - 1) > 1e-4, cells
+        check_pairs(texts, distribution)
+
+
+def check_pairs(texts: Sequence[Sequence[int]], distribution: Counter[tuple[int, int]]) -> None:
+    """See that the second and third tokens of the texts have this distribution."""
+    from scipy.stats import chi2
+
+    seen, n = Counter((text[1], text[2]) for text in texts), len(texts)
+    often = [pair for pair, p in distribution.items() if n * p >= 5]
+    assert len(often) > 6
+    cells = [(seen[pair], n * distribution[pair]) for pair in often]
+    cells.append((n - sum(a for a, _ in cells), n - sum(b for _, b in cells)))
+    assert chi2.sf(sum((a - b) ** 2 / b for a, b in cells), len(cells) - 1) > 1e-4, cells
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

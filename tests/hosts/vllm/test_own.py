@@ -6,7 +6,6 @@ One engine without drafts and one for each model, in this process. To be run by 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from draftwise.hosts.vllm.options import Options
 from studies.common import heads
 from studies.common.vllm import ours
 
-from .test_engine import GROWING, engine, generate, ids, pairs, preemptions, slices
+from .test_engine import GROWING, check_pairs, engine, generate, ids, pairs, preemptions, slices
 
 HEADS = ("draft_model", "eagle", "eagle3")
 MODELS = (*HEADS, "mtp")  # a head like EAGLE's to us: what takes long is not tried again with it
@@ -146,18 +145,12 @@ def test_auto_knows_what_it_costs_and_how_often_it_is_right(served: tuple[str, A
 @of_heads
 def test_sampled_drafts_keep_their_probabilities(served: tuple[str, Any], plain: Texts) -> None:
     """The second and third token, whose distribution is computed by Transformers."""
-    from scipy.stats import chi2
-
     name, llm = served
     prompt, n, top = max((p for p in plain.prompts if len(p) < 80), key=len), 300, 0.5
     distribution, verified = pairs(prompt, top), record_distributions(llm)
     follower = use(llm, [name, "ngram"], "random?length=2")
     texts = generate(llm, [prompt] * n, temperature=1.0, top_p=top, max_tokens=4, ignore_eos=True)
-    seen = Counter((text[1], text[2]) for text in texts)
-    often = [pair for pair, p in distribution.items() if n * p >= 5]
-    cells = [(seen[pair], n * distribution[pair]) for pair in often]
-    cells.append((n - sum(a for a, _ in cells), n - sum(b for _, b in cells)))
-    assert chi2.sf(sum((a - b) ** 2 / b for a, b in cells), len(cells) - 1) > 1e-4, cells
+    check_pairs(texts, distribution)
     assert follower.totals()["drafters"][name]["num_draft_tokens"] > n // 2
     assert verified, "vLLM's rejection sampler got the drafts' distributions"
 

@@ -13,7 +13,7 @@ from transformers import Gemma4TextConfig
 
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
-from draftwise.hosts.transformers.padding import neutral
+from draftwise.hosts.transformers.prompted import is_neutral
 from draftwise.models import probe, verdicts
 from draftwise.models.fingerprints import model_fingerprint
 from draftwise.models.probe import rows_of
@@ -191,4 +191,4 @@ def test_a_class_without_a_small_model_is_tried_as_it_is(name: str) -> None:
     case = next(case for case in cases() if case.name == name)
     made = build(case, lively=False)
     assert miniature(made) is None
-    assert name == "mamba2" or neutral(made)
+    assert name == "mamba2" or is_neutral(made)

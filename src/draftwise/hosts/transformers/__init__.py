@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from threading import get_ident
-from typing import Any
-from weakref import WeakKeyDictionary, finalize
+from typing import Any, NamedTuple, cast
+from weakref import finalize
 
+import torch
 from torch import Tensor
 from torch.nn import Module
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
@@ -32,11 +33,10 @@ from ...models.verdicts import start
 from ...specs import DrafterSpec, LoadOptions, PolicySpec, model_name, parse_drafters, parse_policy
 from ...state.cached import AUTO, check_state, open_state
 from ...state.file import StateFile
-from .arguments import CallArguments, check, check_cache
+from .arguments import check, check_cache, check_call
 from .call import Call
-from .prompt import Prompt, fill, read_prompt
-from .prompted import Inputs, PromptedTarget, encoded
-from .target import HostTarget
+from .prompted import Inputs, PromptedTarget
+from .target import HostTarget, Prompt, fill, read_prompt
 from .together import Steps
 
 
@@ -66,54 +66,16 @@ def transformers_generate(
     check_drafters(specs)
     chosen = parse_policy(policy) if policy else None
     check_state(state)
-    host = Host(specs, chosen, tokenizer, whole_number("seed", seed), compile, state, exact=exact)
+    host = Host(specs, chosen, tokenizer, whole_number("seed", seed), check_mode(compile), state, exact=exact)
+    return host.decode
 
-    def decode(
-        model: Any,
-        input_ids: Tensor,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        streamer: Any = None,
-        synced_gpus: bool | None = None,
-        stop_strings: Any = None,
-        inputs_tensor: Tensor | None = None,
-        **model_kwargs: Any,
-    ) -> Any:
-        arguments = CallArguments(model, streamer, synced_gpus)
-        arguments.check(model)
-        check(generation_config, model)
-        criteria = host.ends(stopping_criteria, stop_strings, model)
-        steps = Steps(input_ids, criteria, generation_config, arguments.streamer)
-        returned = bool(generation_config.return_dict_in_generate)
-        with host.turn(), host.evaluating(model):
-            prompt: Any = host.read(model, input_ids, generation_config, model_kwargs)
-            target: Any
-            if prompt is None:
-                loop, target = host.of(model, prompted=True)
-                prompt = Inputs(input_ids, generation_config, model_kwargs, encoded(model, inputs_tensor))
-                target.begin(prompt, steps, loop.pool.drafters.values())
-            else:
-                loop, target = host.of(model)
-                target.chunk = generation_config.prefill_chunk_size or target.usual
-            check_cache(generation_config, model, target)
-            call = Call(loop, target, generation_config, logits_processor, criteria, steps, prompt)
-            sequences: Any = call.run()
-            host.save(loop)
-            cache = prompt.cache
-            if isinstance(target, PromptedTarget):
-                cache = target.end()
-            elif cache is not None and (returned or getattr(cache, "_is_user_defined", False)):
-                fill(model, prompt, sequences, model_kwargs)
-        if arguments.streamer is not None:
-            arguments.streamer.end()
-        if not returned:
-            return sequences
-        kept: dict[str, Any] = {"scores": steps.scores, "logits": steps.logits}
-        kind = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
-        return kind(sequences=sequences, **{CACHE: cache}, **kept)
 
-    return decode
+class Hosted(NamedTuple):
+    """The loop of one model, and the file for what its policy learns, if that is kept."""
+
+    loop: Loop
+    target: HostTarget | PromptedTarget
+    file: StateFile | None
 
 
 class Host:
@@ -134,14 +96,52 @@ class Host:
         *,
         exact: bool,
     ) -> None:
-        self.state, self.exact = state, exact
-        self.files: WeakKeyDictionary[Loop, StateFile] = WeakKeyDictionary()
         self.drafters, self.policy, self.tokenizer, self.seed = drafters, policy, tokenizer, seed
-        self.compile = check_mode(compile)
-        self.loops: dict[tuple[int, bool], tuple[Loop, HostTarget | PromptedTarget]] = {}
-        self.found: dict[str, Any] = {}
+        self.compile, self.state, self.exact = compile, state, exact
+        self.hosted: dict[tuple[int, bool], Hosted] = {}
+        self.tokenizers: dict[str, Any] = {}
         self.lock = OneAtATime()
         self.caller = 0  # the thread that holds the lock
+
+    def decode(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        streamer: Any = None,
+        synced_gpus: bool | None = None,
+        stop_strings: Any = None,
+        inputs_tensor: Tensor | None = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """The decoding method that `generate` calls, with its arguments by these names."""
+        streamer = check_call(model, streamer, synced_gpus)
+        check(generation_config, model)
+        criteria = self.ends(stopping_criteria, stop_strings, model)
+        steps = Steps(input_ids, criteria, generation_config, streamer)
+        with self.turn(), self.evaluating(model):
+            prompt: Any = self.read(model, input_ids, generation_config, model_kwargs)
+            loop, target, file = self.of(model, prompted=prompt is None)
+            if isinstance(target, PromptedTarget):
+                encoded = inputs_tensor if model.config.is_encoder_decoder else None
+                prompt = Inputs(input_ids, generation_config, model_kwargs, encoded)
+                target.begin(prompt, steps, loop.pool.drafters.values())
+            else:
+                target.chunk = generation_config.prefill_chunk_size or target.usual
+            check_cache(generation_config, model, target)
+            Call(loop, target, generation_config, logits_processor, criteria, steps, prompt).run()
+            if file is not None:
+                file.keep()
+            cache = target.end() if isinstance(target, PromptedTarget) else prompt.cache
+            returned = bool(generation_config.return_dict_in_generate)
+            used = returned or getattr(cache, "_is_user_defined", False)
+            if isinstance(target, HostTarget) and cache is not None and used:
+                fill(model, prompt, steps.ids, model_kwargs)
+        if streamer is not None:
+            streamer.end()
+        return _output(model, steps, cache) if returned else steps.ids
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -180,27 +180,26 @@ class Host:
         prompt = read_prompt(model, input_ids, config, model_kwargs)
         if prompt is None or not prompt.padded:
             return prompt
-        target: Any = self.of(model)[1]
+        target: Any = self.of(model, prompted=False).target
         # Rotary frequencies that change with the length are those of the longest row for all rows.
         longest = (config.max_length or ENDLESS) + prompt.virtual
         crossing = target.runner.rope.last(min(map(len, prompt.texts))) < longest
         return prompt if target.neutral and not crossing else None
 
-    def of(self, model: Any, *, prompted: bool = False) -> tuple[Loop, HostTarget | PromptedTarget]:
-        """The loop of a model and its target, `prompted` if the model reads its prompts itself.
+    def of(self, model: Any, *, prompted: bool) -> Hosted:
+        """The loop of a model, for a target that is `prompted` if the model reads its prompts itself.
 
-        Both are created again if the model has moved to another device.
+        It is created again if the model has moved to another device.
         """
         key = id(model), prompted
-        known = self.loops.get(key)
+        known = self.hosted.get(key)
         if known is not None:
-            target: Any = known[1]
-            at = target if prompted else target.runner
+            at: Any = known.target if prompted else known.target.runner  # type: ignore[union-attr]
             here = (device_of(model), model.dtype)
             if at.model is model and (at.device, at.dtype) == here:
                 return known
-        self.loops[key] = self._make(model, PromptedTarget if prompted else HostTarget)
-        return self.loops[key]
+        self.hosted[key] = self._make(model, PromptedTarget if prompted else HostTarget)
+        return self.hosted[key]
 
     def ends(self, criteria: StoppingCriteriaList, strings: Any, model: Any) -> StoppingCriteriaList:
         """The stopping criteria, with one for the stop strings; the user's own are kept.
@@ -222,15 +221,14 @@ class Host:
         if self.tokenizer is not None:
             return self.tokenizer
         name = model_name(model)
-        if name not in self.found:
-            try:
-                self.found[name] = load_tokenizer(name)
-            except UserError:
-                self.found[name] = None
-        return self.found[name]
+        if name not in self.tokenizers:
+            self.tokenizers[name] = None
+            with suppress(UserError):
+                self.tokenizers[name] = load_tokenizer(name)
+        return self.tokenizers[name]
 
-    def _make(self, model: Any, kind: Any) -> tuple[Loop, HostTarget | PromptedTarget]:
-        target = kind(model)
+    def _make(self, model: Any, kind: type[HostTarget | PromptedTarget]) -> Hosted:
+        target: Any = kind(model)
         named = self.policy is not None or any(d.loaded is None for d in self.drafters)
         tokenizer = self._tokenizer(model) if named else None
         load = LoadOptions(device=target.device, compile=self.compile)
@@ -240,18 +238,19 @@ class Host:
             made = assemble(
                 drafters, self.policy, target, tokenizer, model_name(model), chains_only=chains_only
             )
-        if isinstance(target, HostTarget) or self.exact:
+        if kind is HostTarget or self.exact:
             compile_runner(target, self.compile, exact=self.exact)
         policy, recorder = made.method.policy, made.method.recorder
         loop = Loop(target, complete(made.team, made.method), policy, recorder, seed=self.seed)
         names = {"name": made.policy.text, "target": model, "drafters": made.drafters}
-        if (file := open_state(self.state, policy, **names, load=(load, kind, model.dtype))) is not None:
+        file = open_state(self.state, policy, **names, load=(load, kind, model.dtype))
+        if file is not None:
             file.load()
             finalize(loop, file.close)
-            self.files[loop] = file
-        return loop, target
+        return Hosted(loop, target, file)
 
-    def save(self, loop: Loop) -> None:
-        """Save what the policy of a loop has learned, if that is kept."""
-        if (file := self.files.get(loop)) is not None:
-            file.keep()
+
+def _output(model: Any, steps: Steps, cache: Any) -> Any:
+    kind = GenerateEncoderDecoderOutput if model.config.is_encoder_decoder else GenerateDecoderOnlyOutput
+    kept: dict[str, Any] = {"scores": steps.scores, "logits": steps.logits, CACHE: cache}
+    return kind(sequences=cast("torch.LongTensor", steps.ids), **kept)

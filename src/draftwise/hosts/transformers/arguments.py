@@ -64,36 +64,30 @@ def check_cache(config: GenerationConfig, model: Any, target: HostTarget | Promp
 PER_ROW = {"adapter_names", "alora_offsets"}
 
 
-class CallArguments:
-    """The arguments of `generate` that Transformers (5.23) does not pass to a decoding method given as a
-    function.
+def check_call(model: Any, streamer: Any, synced_gpus: bool | None) -> Any:
+    """Raise a UserError for other arguments that are not supported; return the streamer of the call.
 
-    They are read from the stack frame of the calling `generate`, however many functions lie between.
+    Transformers (5.23) does not pass them to a decoding method given as a function, so they are read from the
+    stack frame of the calling `generate`, however many functions lie between.
     """
-
-    def __init__(self, model: Any, streamer: Any, synced_gpus: bool | None) -> None:
-        arguments = _generate_frame(model)
-        self.streamer = arguments.get("streamer") if streamer is None else streamer
-        self.assistant_model = arguments.get("assistant_model")
-        self.synced_gpus = synced_gpus or arguments.get("synced_gpus")
-        if self.synced_gpus is None:  # the same rule as in `generate`
-            several = torch.distributed.is_available() and torch.distributed.is_initialized()
-            several = several and torch.distributed.get_world_size() > 1
-            self.synced_gpus = several and (_zero3() or is_fsdp_managed_module(model))
-
-    def check(self, model: Any) -> None:
-        """Raise a UserError for unsupported arguments."""
-        if self.assistant_model is not None:
-            raise UserError(f"assistant_model: {DRAFTERS}")
-        if self.synced_gpus:
-            raise UserError("synced_gpus=True: ZeRO-3 and FSDP generation is not available with draftwise")
-        for module in model.modules():
-            for hook in module._forward_pre_hooks.values():
-                for name in PER_ROW & getattr(hook, "keywords", {}).keys():
-                    raise UserError(f"{name}: draftwise has no adapters by row; leave it out")
+    arguments = _generate_frame(model)
+    if arguments.get("assistant_model") is not None:
+        raise UserError(f"assistant_model: {DRAFTERS}")
+    synced_gpus = synced_gpus or arguments.get("synced_gpus")
+    if synced_gpus is None:  # the same rule as in `generate`
+        several = torch.distributed.is_available() and torch.distributed.is_initialized()
+        several = several and torch.distributed.get_world_size() > 1
+        synced_gpus = several and (_is_zero3() or is_fsdp_managed_module(model))
+    if synced_gpus:
+        raise UserError("synced_gpus=True: ZeRO-3 and FSDP generation is not available with draftwise")
+    for module in model.modules():
+        for hook in module._forward_pre_hooks.values():
+            for name in PER_ROW & getattr(hook, "keywords", {}).keys():
+                raise UserError(f"{name}: draftwise has no adapters by row; leave it out")
+    return arguments.get("streamer") if streamer is None else streamer
 
 
-def _zero3() -> bool:
+def _is_zero3() -> bool:
     enabled: Any = deepspeed.is_deepspeed_zero3_enabled
     return bool(enabled())
 

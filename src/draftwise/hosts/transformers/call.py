@@ -8,7 +8,7 @@ by index, or use the whole batch: it is called as in plain decoding (see `togeth
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,12 @@ from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengt
 
 from ...core.loop import Loop
 from ...core.request import Request
-from ...core.round import Round
+from ...core.request_round import unfailed
 from ...core.sampling import Sampling
 from ...errors import UserError
 from ...models.distributions import Chain
-from .prompt import Prompt
 from .prompted import PromptedTarget
-from .target import HostTarget
+from .target import HostTarget, Prompt
 from .together import Steps, Together
 
 HISTORYLESS: tuple[type, ...] = (
@@ -74,15 +73,14 @@ class Call:
         """Decode every row; returns token ids with the prompt, padded on the right, shape (rows, length)."""
         requests: list[Request] = []
         returned = self.steps.scores is not None or self.steps.logits is not None
-        independent = (
-            rowwise(self.processors) and not returned and self.target.ragged(n=len(self.prompt.texts))
-        )
-        together = None if independent else self._together(requests)
-        self.target.together = together
+        is_rowwise = all(type(p) in ROWWISE for p in self.processors)
+        may_part = isinstance(self.target, HostTarget) or len(self.steps.ids) == 1
+        independent = is_rowwise and not returned and may_part
+        together = self.target.together = None if independent else self._together(requests)
         try:
             self._open(requests, together)
             while not self.steps.done:
-                _raise(self.loop.step(), requests)
+                unfailed(self.loop.step())
                 if together is None:
                     self._advance(requests)
                 self._close(requests)
@@ -99,15 +97,16 @@ class Call:
         return together
 
     def _open(self, requests: list[Request], together: Together | None) -> None:
-        """Open a request for every row, in `requests`."""
         prompts, n = self.steps.ids, len(self.prompt.texts)
         sampled = bool(self.config.do_sample) and together is None
         seeds = torch.randint(1 << 62, (n,)).tolist() if sampled else [0] * n
+        settings: dict[str, Any] = {"max_new_tokens": self._limit(), "eos": self._eos()}
+        settings |= shaped(self.processors) if sampled else {}
         for row, text in enumerate(self.prompt.texts):
-            more = {"eos": self._eos(), **shaped(self.processors)} if sampled else {"eos": self._eos()}
-            sampling = Sampling(max_new_tokens=self._limit(), seed=seeds[row], **more)
+            sampling = Sampling(seed=seeds[row], **settings)
             requests.append(self.loop.add(text, sampling))
-            self.target.enter(self.prompt, row, requests[row])
+            if isinstance(self.target, HostTarget):
+                self.prompt.cached[row].load(self.target.runner, requests[row].id)
             if together is None:
                 shape = chain(self.processors, row, prompts[row], len(text))
                 self.target.shapes[requests[row].id] = shape
@@ -138,7 +137,6 @@ class Call:
                 )
 
     def _limit(self) -> int:
-        """Return the maximum number of new tokens of a row."""
         length = self.steps.ids.shape[1] - self.steps.count
         limits = [c.max_length - length for c in self.criteria if type(c) is MaxLengthCriteria]
         return max(min(limits, default=1 << 30), 1)
@@ -166,19 +164,6 @@ def shaped(processors: LogitsProcessorList) -> dict[str, Any]:
         elif type(processor) is own.MinPLogitsWarper:
             numbers["min_p"] = float(processor.min_p)
     return numbers
-
-
-def _raise(rounds: Sequence[Round], requests: Sequence[Request]) -> None:
-    """Raise the error of a caller's round."""
-    own_ids = {request.id for request in requests}
-    for round in rounds:
-        if round.request in own_ids and round.error is not None:
-            raise round.error
-
-
-def rowwise(processors: Iterable[Any]) -> bool:
-    """Return whether every processor is of a class known to compute each row from that row alone."""
-    return all(type(p) in ROWWISE for p in processors)
 
 
 def chain(processors: Sequence[Any], row: int, prompt: Tensor, start: int) -> Chain:

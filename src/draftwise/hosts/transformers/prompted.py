@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from logging import getLogger
 from typing import Any
 
 import torch
@@ -18,17 +19,22 @@ from ...core.request import Request
 from ...core.roles import Scores
 from ...drafters.neural.prompted import PromptedDrafter
 from ...errors import UserError, one_line
-from ...models.cache_names import cache_in, name_for
+from ...models.cache_names import NAMES, cache_in, name_for
 from ...models.distributions import Chain, choices, on_host
 from ...models.probe.checks import device_of
+from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, having, made_up
 from ...models.probe.small import miniature
 from ...models.prompted import Prompted, Trials, check_way
 from ...models.runner.positions import ENDLESS, Rope, pretended
+from ...models.runner.recurrent import in_modules, kinds, put
 from ...models.runner.traits import ask
+from ...models.stages import quiet
 from ...targets.scores import GreedyScores, SampledScores
-from .padding import dense, padded
-from .prompt import FED
 from .together import Steps, Together
+
+LOG = getLogger(__name__)
+# Model inputs other than the tokens that are read as such.
+FED = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", *NAMES}
 
 
 @dataclass(slots=True)
@@ -43,7 +49,6 @@ class Inputs:
     kwargs: Mapping[str, Any]
     encoded: Tensor | None = None
     vocab_size: int = ENDLESS
-    cache: Any = None
 
     @property
     def texts(self) -> list[list[int]]:
@@ -87,11 +92,6 @@ def drops_cache(model: Any, length: int) -> bool:
     return cache_in(prepare(ids, next_sequence_length=1, use_cache=True, **given)) is None
 
 
-def encoded(model: Any, inputs: Tensor | None) -> Tensor | None:
-    """The input of the encoder, if there is one."""
-    return inputs if model.config.is_encoder_decoder else None
-
-
 class PromptedTarget:
     """The model that `generate` was called on, for one call at a time: all rows are read in one pass.
 
@@ -99,10 +99,11 @@ class PromptedTarget:
     """
 
     regimes = None
+    inputs: Inputs  # of the call that has begun, as are its steps
+    steps: Steps
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.encodes = bool(model.config.is_encoder_decoder)
         text = model.config.get_text_config(decoder=True)
         # A quantised head has no weight of that shape.
         self.vocab_size = int(getattr(model.get_output_embeddings(), "out_features", text.vocab_size))
@@ -113,14 +114,12 @@ class PromptedTarget:
         self.rope = Rope()
         self.shapes: dict[int, Chain] = {}
         self.together: Together | None = None
-        self.inputs: Inputs | None = None
-        self.steps: Steps | None = None
         self.rows: Prompted | None = None
         self.order: dict[int, int] = {}  # by request, its row
         self.latest: Tensor | None = None  # logits of the latest pass, shape (rows, tokens, vocabulary)
         self.since = 0  # the step of the first of them
 
-    def begin(self, inputs: Inputs, steps: Steps, drafters: Sequence[Any]) -> None:
+    def begin(self, inputs: Inputs, steps: Steps, drafters: Iterable[Any]) -> None:
         """Take the inputs of a call; the model reads them in the first pass."""
         self.inputs, self.steps, self.rows, self.latest = inputs, steps, None, None
         inputs.vocab_size = self.vocab_size
@@ -141,9 +140,9 @@ class PromptedTarget:
 
     def end(self) -> Any:
         """Forget the call; returns its cache, which holds what plain decoding leaves in it."""
-        assert self.steps is not None
         rows, steps = self.rows, self.steps
-        self.inputs = self.steps = self.rows = self.latest = None
+        self.rows = self.latest = None
+        del self.inputs, self.steps
         if rows is None:
             return None
         rows.complete(steps.ids)
@@ -153,18 +152,10 @@ class PromptedTarget:
         """The next row is that of this request."""
         self.order[request.id] = len(self.order)
 
-    def ragged(self, n: int) -> bool:
-        """Several rows take their steps together."""
-        return n == 1
-
-    def enter(self, prompt: Any, row: int, request: Request) -> None:
-        """Nothing is held before the model has read its inputs."""
-
     def reach(self, request: Request) -> int:
         """The model reads its prompt without a draft, and no draft across a change of rotary frequencies."""
         if self.rows is None or not self.rope.borders:
             return ENDLESS if self.rows is not None else 0
-        assert self.inputs is not None and self.steps is not None
         least, most = self.inputs.lengths(self.steps.count)
         return max(self.rope.last(least) - most, 0)
 
@@ -177,7 +168,7 @@ class PromptedTarget:
 
     def logits(self, row: int) -> Tensor:
         """The logits of a finished row's next step, a float32 copy of shape (vocabulary,)."""
-        assert self.latest is not None and self.steps is not None
+        assert self.latest is not None
         return self.latest[row, self.steps.count - self.since].to(torch.float32, copy=True)
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
@@ -185,15 +176,11 @@ class PromptedTarget:
         if self.together is None:
             return self._verify(batch)
         self.together.prepare(batch)
-        try:
+        with self.together.guard():
             return self._verify(batch)
-        except Exception as error:
-            self.together.error = error
-            raise
 
     @torch.no_grad()
     def _verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
-        assert self.steps is not None and self.inputs is not None
         if any(not draft.is_chain for _, draft in batch):
             raise UserError(
                 f"{type(self.model).__name__} cannot read a tree of drafted tokens after inputs other than "
@@ -201,11 +188,11 @@ class PromptedTarget:
             )
         self.since = self.steps.count
         if self.rows is None:
-            self.rows = self._start(self.inputs, self.steps.ids)
+            self.rows = self._start(self.steps.ids)
             self.latest = self.rows.prompt_logits[:, None]
         else:
             if self.rope.borders:
-                self._check_border(self.inputs, self.steps.count)
+                self._check_border()
             width = max(len(draft.tokens) for _, draft in batch)
             self.latest = self.rows.read(self._drafted(batch, width), width)
         rows = [self.latest[self.order[r.id], : 1 + len(d.tokens)] for r, d in batch]
@@ -213,8 +200,9 @@ class PromptedTarget:
             return list(self.together.scores(batch, rows))
         return [self._score(r, d, own) for (r, d), own in zip(batch, rows, strict=True)]
 
-    def _start(self, inputs: Inputs, ids: Tensor) -> Prompted:
+    def _start(self, ids: Tensor) -> Prompted:
         """The rows after their first pass, and a way to take back what follows them."""
+        inputs = self.inputs
         try:
             made = Prompted(self.model, ids, inputs.config, inputs.kwargs)
             if not inputs.padded:
@@ -237,11 +225,11 @@ class PromptedTarget:
         """
         if batch not in self.ways:
             with self._explain_errors():
-                made = self._read_made_up(self.model, ids := dense(self.model, 1 + batch))
+                made = self._read_made_up(self.model, ids := made_up_rows(self.model, 1 + batch))
                 way = self.trials.settle(made, ids)
                 for model in (self.model, miniature(self.model)):
                     if model is not None:
-                        ids, mask = padded(dense(model, 1 + batch))
+                        ids, mask = pad_first(made_up_rows(model, 1 + batch))
                         check_way(self._read_made_up(model, ids, mask), ids, way)
             self.ways[batch] = made
         return self.ways[batch]
@@ -266,9 +254,9 @@ class PromptedTarget:
                 f"({one_line(trouble)}): use it as it is"
             ) from trouble
 
-    def _check_border(self, inputs: Inputs, new: int) -> None:
+    def _check_border(self) -> None:
         """Raise a UserError if the model's own decoding has now dropped its cache."""
-        (_, start), (_, most) = inputs.lengths(0), inputs.lengths(new)
+        (_, start), (_, most) = self.inputs.lengths(0), self.inputs.lengths(self.steps.count)
         if self.rope.anew and self.rope.last(start) < most:
             raise UserError(
                 f"{type(self.model).__name__} drops its cache after {most - 1} tokens, which draftwise "
@@ -277,7 +265,6 @@ class PromptedTarget:
 
     def _drafted(self, batch: Sequence[tuple[Request, Draft]], width: int) -> Tensor:
         """The rows with their drafts, padded on the right, as finished rows are: shape (rows, tokens)."""
-        assert self.steps is not None
         ids = self.steps.ids
         drafts = [[self.steps.pad] * width for _ in range(len(ids))]
         for request, draft in batch:
@@ -294,9 +281,80 @@ class PromptedTarget:
     @torch.no_grad()
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Take back what was rejected."""
-        assert self.rows is not None and self.inputs is not None
+        assert self.rows is not None
         self.rows.keep(self.inputs.ids.shape[1] + max(request.position for request, _, _ in batch))
 
     def close(self, request: Request) -> None:
         """Forget the request's processors."""
         self.shapes.pop(request.id, None)
+
+
+# -- padding that changes nothing in the rows after it --------------------------------------------------
+
+
+def is_neutral(model: Any) -> bool:
+    """Return whether `generate` decodes made-up tokens with padding before them from the logits without it.
+
+    Where a class counts positions by slots, its states read padding, or its index counts it in blocks, they
+    differ. A small model of the class has to agree, since blocks may be longer than a short text.
+    """
+    return _reads_alike(model) and ((small := miniature(model)) is None or _reads_alike(small))
+
+
+def pads_before(n: int) -> int:
+    """Padding before a prompt of `n` tokens: so much that the blocks where a token would be without it hold
+    padding alone, and odd, so that groups of tokens become others."""
+    return 2 * n + 3
+
+
+def _reads_alike(model: Any) -> bool:
+    try:
+        readings = Readings(model)
+        error = readings.error(_decode_padded(model, readings.tokens[: readings.n]), range(NEW))
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as trouble:  # a class without padding may raise anything
+        LOG.info("%s does not read padding: %s", type(model).__name__, trouble)
+        return False
+    return error <= readings.tolerance
+
+
+def pad_first(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Longer rows, of which the first is only as long as it was and has padding before it; their mask."""
+    n = ids.shape[1]
+    ids = ids.repeat(1, 4)[:, -n - pads_before(n) :]
+    mask = torch.ones_like(ids)
+    mask[0, : pads_before(n)] = 0
+    return ids, mask
+
+
+def made_up_rows(model: Any, rows: int) -> Tensor:
+    """Made-up rows without padding, longer than a short window, shape (rows, tokens)."""
+    text = model.config.get_text_config(decoder=True)
+    limits = [getattr(text, name, None) or 0 for name in ("sliding_window", "attention_chunk_size")]
+    n = PROMPT + max(limit for limit in (0, *limits) if limit <= LONGEST)
+    tokens = made_up(rows * n, model.config)
+    return torch.tensor(tokens, device=device_of(model)).view(rows, n)
+
+
+@torch.inference_mode()
+def _decode_padded(model: Any, prompt: list[int]) -> Tensor:
+    """The logits that `generate` decodes from after padding and a prompt, shape (NEW, vocabulary)."""
+    pads = pads_before(len(prompt))
+    ids = torch.tensor([[*prompt[:1] * pads, *prompt]], device=device_of(model))
+    mask = torch.ones_like(ids)
+    mask[:, :pads] = 0
+    settings: Any = GenerationConfig
+    returned = {"output_logits": True, "return_dict_in_generate": True}
+    config = settings(max_new_tokens=NEW, do_sample=False, **returned)
+    _forget(model)
+    with quiet(), having(model, settings()):
+        out = type(model).generate(model, ids, attention_mask=mask, generation_config=config)
+    _forget(model)
+    return torch.cat(list(out.logits))
+
+
+def _forget(model: Any) -> None:
+    """Drop states that modules keep from one text to the next."""
+    if kinds(model.config.get_text_config(decoder=True)):
+        put(in_modules(model), None)

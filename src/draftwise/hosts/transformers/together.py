@@ -11,8 +11,9 @@ Each step samples its tokens as plain decoding does, so a seed gives the same te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -83,12 +84,14 @@ class Together:
     """The steps of one call's rows, whose requests are `requests`, in the order of the batch.
 
     `processors` are all that `generate` prepared, and `padding` has the logits of finished rows: a `Padding`,
-    or a target that reads them in the same passes.
+    or a target that reads them in the same passes. `views` are the latest pass's scores, by row.
     """
 
     def __init__(self, steps: Steps, processors: LogitsProcessorList, padding: Any, *, sample: bool) -> None:
         self.steps, self.processors, self.padding, self.sample = steps, processors, padding, sample
         self.requests: Sequence[Request] = ()
+        self.views: Mapping[int, StepScores] = {}
+        self.is_walked = False
         self.error: Exception | None = None
 
     def prepare(self, batch: Sequence[tuple[Request, Draft]]) -> None:
@@ -100,45 +103,40 @@ class Together:
             if self.steps.padded(row):
                 self.padding.read_ahead(row, most)
 
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Keep the error of a pass or a step within the block: it fails all rows, as in plain decoding."""
+        try:
+            yield
+        except Exception as error:
+            self.error = error
+            raise
+
     def scores(self, batch: Sequence[tuple[Request, Draft]], logits: Sequence[Tensor]) -> list[Scores]:
-        """Return scores that share one walk; the walk is made when the first score is requested."""
-        walk = Walk(self)
-        views = [StepScores(draft, rows, walk) for (_, draft), rows in zip(batch, logits, strict=True)]
+        """Return scores of a pass; its steps are made when the first of them is requested."""
+        views = [StepScores(draft, rows, self) for (_, draft), rows in zip(batch, logits, strict=True)]
         by_id = {request.id: view for (request, _), view in zip(batch, views, strict=True)}
-        walk.views = {row: by_id[r.id] for row, r in enumerate(self.requests) if r.id in by_id}
+        self.views = {row: by_id[r.id] for row, r in enumerate(self.requests) if r.id in by_id}
+        self.is_walked = False
         return list(views)
 
-
-class Walk:
-    """The steps that one pass allows."""
-
-    def __init__(self, together: Together) -> None:
-        self.together = together
-        self.views: Mapping[int, StepScores] = {}
-        self.is_made = False
-
-    def make(self) -> None:
-        """Make the steps, once; an error in one of them fails all rows, as in plain decoding."""
-        if self.together.error is not None:
-            raise self.together.error
-        if self.is_made:
-            return
-        self.is_made = True
-        try:
-            while self._step():
-                pass
-        except Exception as error:
-            self.together.error = error
-            raise
+    def walk(self) -> None:
+        """Make the steps that the latest pass allows, once."""
+        if self.error is not None:
+            raise self.error
+        if not self.is_walked:
+            self.is_walked = True
+            with self.guard():
+                while self._step():
+                    pass
 
     def _step(self) -> bool:
         """Make one step of all rows; return whether the pass has logits for another."""
-        together, steps = self.together, self.together.steps
-        raw = torch.stack([self._logits(row) for row in range(len(steps.ids))]).to(steps.ids.device)
-        ids: Any = steps.ids
-        scores: Any = together.processors(ids, raw)
+        steps, ids = self.steps, cast("torch.LongTensor", self.steps.ids)
+        raw = torch.stack([self._logits(row) for row in range(len(ids))]).to(ids.device)
+        scores: Tensor = self.processors(ids, cast("torch.FloatTensor", raw))
         steps.record(scores, raw)
-        if together.sample:
+        if self.sample:
             tokens = torch.multinomial(scores.softmax(-1), num_samples=1).squeeze(1)
         else:
             tokens = scores.argmax(-1)
@@ -154,7 +152,7 @@ class Walk:
         """Return the logits of a row's next token, a float32 copy of shape (vocabulary,)."""
         view = self.views.get(row)
         if view is None:
-            logits: Tensor = self.together.padding.logits(row)
+            logits: Tensor = self.padding.logits(row)
             return logits
         return view.logits[view.node + 1].to(torch.float32, copy=True)
 
@@ -165,12 +163,11 @@ class StepScores(GreedyScores):
     Nodes beyond the steps have no scores in this round.
     """
 
-    __slots__ = ("node", "tokens", "walk")
+    __slots__ = ("node", "together", "tokens")
 
-    def __init__(self, draft: Draft, logits: Tensor, walk: Walk) -> None:
+    def __init__(self, draft: Draft, logits: Tensor, together: Together) -> None:
         super().__init__(draft, logits, ())
-        self.walk = walk
-        self.node = -1
+        self.together, self.node = together, -1
         self.tokens: dict[int, int] = {}  # the one sampled after each node
 
     def descend(self) -> bool:
@@ -183,7 +180,7 @@ class StepScores(GreedyScores):
 
     def choice(self, node: int) -> int:
         """Return the token that was sampled after `node`, or `NOTHING` if no step was made."""
-        self.walk.make()
+        self.together.walk()
         return self.tokens.get(node, NOTHING)
 
 

@@ -18,14 +18,10 @@ __all__ = ["Options", "totals", "vllm_arguments", "vllm_config"]
 
 def __getattr__(name: str) -> Any:
     """The class with the options in its name: the proposer, or the extension of vLLM's workers."""
-    head, _, query = name.partition("?")
+    head = name.partition("?")[0]
     if head not in ("Proposer", "Extension"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    options = Options.parse(query)
-    if head == "Extension":
-        from .proposer import extend_workers
+    options = Options.parse(name)
+    from .proposer import Proposer, extend_workers
 
-        return extend_workers()
-    from .proposer import Proposer
-
-    return partial(Proposer, options=options)
+    return extend_workers() if head == "Extension" else partial(Proposer, options=options)

@@ -6,7 +6,7 @@ read from the engine's report for each request of the page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ COUNTS = {
     "num_accepted_tokens": "Drafted tokens that the target accepted.",
     "num_faults": "Failures.",
 }
+OVERHEAD = "Seconds of deciding and learning, without the drafters' own."
 
 
 class DrafterMetrics:
@@ -36,25 +37,18 @@ class DrafterMetrics:
         if not counts:
             return
         for name, text in COUNTS.items():
-            family = CounterMetricFamily(
-                f"draftwise:spec_decode_{name}", text, labels=["model_name", "engine", "drafter"]
-            )
-            for drafter, numbers in counts["drafters"].items():
-                family.add_metric([*self.labels, drafter], numbers[name])
-            yield family
-        arms = CounterMetricFamily(
-            "draftwise:spec_decode_num_rounds", "Decisions played.", labels=["model_name", "engine", "arm"]
-        )
-        for arm, count in counts["arms"].items():
-            arms.add_metric([*self.labels, arm], count)
-        yield arms
-        seconds = CounterMetricFamily(
-            "draftwise:proposer_overhead_seconds",
-            "Seconds of deciding and learning, without the drafters' own.",
-            labels=["model_name", "engine"],
-        )
-        seconds.add_metric(self.labels, counts["overhead_seconds"])
-        yield seconds
+            by_drafter = {(drafter,): numbers[name] for drafter, numbers in counts["drafters"].items()}
+            yield self._counter(f"spec_decode_{name}", text, by_drafter, "drafter")
+        by_arm = {(arm,): count for arm, count in counts["arms"].items()}
+        yield self._counter("spec_decode_num_rounds", "Decisions played.", by_arm, "arm")
+        seconds = {(): counts["overhead_seconds"]}
+        yield self._counter("proposer_overhead_seconds", OVERHEAD, seconds)
+
+    def _counter(self, name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str) -> Any:
+        family = CounterMetricFamily(f"draftwise:{name}", text, labels=["model_name", "engine", *labels])
+        for key, value in values.items():
+            family.add_metric([*self.labels, *key], value)
+        return family
 
 
 class StatLogger(StatLoggerBase):  # type: ignore[misc,unused-ignore]

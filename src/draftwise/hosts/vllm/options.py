@@ -1,23 +1,101 @@
-"""The configuration passed to vLLM: one class name that contains Draftwise's options."""
+"""The configuration passed to vLLM: a class name with options, among which are vLLM's own proposers."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 from ... import registry
 from ...errors import UserError
 from ...policies.catalogue import default, method
 from ...specs import parse_drafter, split_names
 from ..follow import check_chains
-from .names import is_own, own_model
 
 HOME = "draftwise.hosts.vllm.Proposer"
 EXTENSION = "draftwise.hosts.vllm.Extension"  # of vLLM's workers, where a model of its own drafts
+PREFIX = "vllm:"  # of the names of vLLM's own proposers
+MODELS = {
+    "draft_model": True,
+    "eagle": True,
+    "eagle3": True,
+    "mtp": False,
+}  # with a path of their own, or not
+NAMES = ", ".join([f"{PREFIX}{name}{':PATH' if path else ''}" for name, path in MODELS.items()])
+YES, NO = ("1", "true"), ("0", "false")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDrafter:
+    """One of vLLM's own proposers: its method, the model's path, and options.
+
+    `least` and `most` are the lengths of the matches of `ngram`. With `sample` a model draws its drafts where
+    the request samples, and vLLM verifies them with their probabilities.
+    """
+
+    text: str
+    method: str
+    path: str = ""
+    least: int = 5
+    most: int = 5
+    sample: bool = True
+
+    @property
+    def is_model(self) -> bool:
+        """Whether vLLM loads a model for it, of which an engine has one."""
+        return self.method in MODELS
+
+    @classmethod
+    def parse(cls, name: str) -> EngineDrafter:
+        """Return the proposer that a name such as `vllm:eagle3:PATH?sample=false` means.
+
+        Raises:
+            UserError: an unknown proposer or option, or a path that is missing or one too many.
+        """
+        spec = registry.parse(name)
+        method, _, path = spec.path.partition(":")
+        if method not in (*MODELS, "ngram"):
+            raise UserError(f"drafter {name}: choose from {PREFIX}ngram, {NAMES}")
+        if MODELS.get(method) and not path:
+            raise UserError(f"drafter {name}: give the model's folder, as {PREFIX}{method}:PATH")
+        if path and not MODELS.get(method):
+            raise UserError(f"drafter {name}: it has no model of its own; write {PREFIX}{method}")
+        options = {"sample": "true"} if method in MODELS else {"min": "5", "max": "5"}
+        if unknown := sorted(spec.options.keys() - options):
+            raise UserError(f"drafter {name}: unknown option {unknown[0]}; choose from {', '.join(options)}")
+        options |= spec.options
+        for key in options.keys() & {"min", "max"}:
+            if not options[key].isdigit() or not int(options[key]):
+                raise UserError(f"drafter {name}: {key}={options[key]}; give a whole number from 1")
+        sample, least, most = options.get("sample", "true"), *(int(options.get(k, 5)) for k in ("min", "max"))
+        if sample.lower() not in YES + NO:
+            raise UserError(f"drafter {name}: sample={sample}; give true or false")
+        if least > most:
+            raise UserError(f"drafter {name}: min={least} is above max={most}; give min <= max")
+        return cls(name, method, path, least, most, sample.lower() in YES)
+
+
+def is_own(name: str) -> bool:
+    """Return whether a drafter's name is one of vLLM's proposers."""
+    return name.startswith(PREFIX)
+
+
+def own_model(names: Iterable[str]) -> EngineDrafter | None:
+    """Return the one proposer with a model among the names; None if there is none.
+
+    Raises:
+        UserError: there are two, or a name cannot be read.
+    """
+    models = [own for own in map(EngineDrafter.parse, filter(is_own, names)) if own.is_model]
+    if len(models) > 1:
+        raise UserError(
+            f"drafters {models[0].text} and {models[1].text}: an engine of vLLM loads one model to draft "
+            "with; leave one out, or name it without vllm:"
+        )
+    return models[0] if models else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,33 +108,22 @@ class Options:
     seed: int = 0
 
     @classmethod
-    def parse(cls, query: str) -> Options:
-        """Parse `key=value&key=value`; drafters are separated by commas.
+    def parse(cls, name: str) -> Options:
+        """Parse a class name that ends in `?key=value&key=value`; drafters are separated by commas.
 
         Raises:
             UserError: an unknown option, or an invalid value.
         """
-        names = [f.name for f in fields(cls)]
-        try:
-            texts = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-        except ValueError:
-            raise UserError(f"cannot read {query!r}: write the options as key=value&key=value") from None
-        if unknown := sorted(texts.keys() - set(names)):
+        names, options = [f.name for f in fields(cls)], dict[str, Any](registry.parse(name).options)
+        if unknown := sorted(options.keys() - set(names)):
             raise UserError(f"unknown option {', '.join(unknown)}: choose from {', '.join(names)}")
-        options: dict[str, Any] = dict(texts)
-        if "drafters" in texts:
-            options["drafters"] = tuple(split_names(texts["drafters"], "drafters"))
-        if "seed" in texts:
-            try:
-                options["seed"] = int(texts["seed"])
-            except ValueError:
-                raise UserError(f"seed={texts['seed']}: give a whole number") from None
+        if "drafters" in options:
+            options["drafters"] = tuple(split_names(options["drafters"], "drafters"))
+        try:
+            options["seed"] = int(options.get("seed", 0))
+        except ValueError:
+            raise UserError(f"seed={options['seed']}: give a whole number") from None
         return cls(**options)
-
-    @property
-    def name(self) -> str:
-        """The proposer's class name that vLLM loads."""
-        return self.name_in(HOME)
 
     def name_in(self, home: str) -> str:
         """Return a class name with the options; their dots are encoded, as the last one begins the class."""
@@ -67,11 +134,15 @@ class Options:
 
     @property
     def longest(self) -> int:
-        """The longest draft that the policy may request."""
+        """The longest draft that the policy may request.
+
+        Raises:
+            UserError: options that vLLM cannot follow.
+        """
         own_model(self.drafters)
         for drafter in self.drafters:
             if not is_own(drafter):
-                _stands_alone(drafter)
+                _check_stands_alone(drafter)
         policy = method(self.policy or default(self.drafters), list(self.drafters)).policy
         check_chains(policy, self.drafters)
         return max(arm.length for arm in policy.arms)
@@ -99,7 +170,7 @@ def vllm_config(
             f"drafter {own.text}: vLLM loads its model; pass LLM(MODEL, **vllm_arguments(drafters=...)), of "
             "draftwise.hosts.vllm"
         )
-    return {"method": "custom_class", "model": options.name, "num_speculative_tokens": longest}
+    return {"method": "custom_class", "model": options.name_in(HOME), "num_speculative_tokens": longest}
 
 
 def vllm_arguments(
@@ -119,8 +190,7 @@ def vllm_arguments(
         UserError: as `vllm_config`; or two such models.
     """
     options, longest = _options(drafters, policy, state, seed)
-    own = own_model(options.drafters)
-    if own is None:
+    if (own := own_model(options.drafters)) is None:
         return {"speculative_config": vllm_config(drafters=drafters, policy=policy, state=state, seed=seed)}
     config: dict[str, Any] = {"method": own.method, "num_speculative_tokens": longest}
     if own.path:
@@ -141,20 +211,18 @@ def _options(
 ) -> tuple[Options, int]:
     """Return the options, checked, and the longest draft that they may request."""
     names = split_names(drafters, "drafters")
-    wrong = [d for d in names if not isinstance(d, str) or not d or "," in d]
-    if wrong:
+    if wrong := [d for d in names if not isinstance(d, str) or not d or "," in d]:
         raise UserError(
             f"drafter {wrong[0]!r}: vLLM's workers load drafters by name; give a name without comma"
         )
     file = "" if state is None else str(Path(state).expanduser().resolve())
     options = Options(drafters=tuple(names), policy=policy, state=file, seed=seed)
-    longest = options.longest
-    if not longest:
+    if not (longest := options.longest):
         raise UserError("this policy never drafts: start vLLM without a speculative_config")
     return options, longest
 
 
-def _stands_alone(drafter: str) -> None:
+def _check_stands_alone(drafter: str) -> None:
     """Reject a drafter that needs the target's internals, such as a head on its hidden states."""
     spec = parse_drafter(drafter)
     if not spec.is_model and "target" in inspect.signature(registry.load("drafters", spec.name)).parameters:

@@ -17,8 +17,7 @@ from ...state.file import StateFile, usable
 from ...state.saver import Saver
 from ...writing import write_text
 from ..follow import Follower
-from .names import is_own
-from .options import Options
+from .options import Options, is_own
 
 SAVE_SECONDS = 30.0  # between two saves while requests are open
 REPORT_SECONDS = 1.0  # between two reports, and two saves when no request is left, as before a shutdown
@@ -28,37 +27,28 @@ WEEK = 7 * 24 * 3600.0
 class Reporter:
     """Saves what the policy learns, and reports counts by drafter.
 
-    The state is saved periodically, when no request is left, and at a regular shutdown of the engine, which
-    vLLM's server does not always wait for; what replicas with the same file have saved is added to it. The
-    totals are written to a small file that vLLM's front-end process reads (`totals`).
+    The state is saved periodically, when no request is left, and when the `owner` is deleted or the process
+    ends, for which vLLM's server does not always wait; what replicas with the same file have saved is added
+    to it. The totals are written to a small file that vLLM's front-end process reads (`totals`).
     """
 
-    def __init__(self, follower: Follower, state: StateFile | None, path: Path) -> None:
-        self.follower, self.path = follower, path
-        self.saver = None if state is None else Saver(state)
+    def __init__(self, owner: Any, follower: Follower, options: Options, config: Any) -> None:
+        # Ranks of a dense model count as engines of their own: their data_parallel_rank is 0.
+        rank = int(config.parallel_config.data_parallel_index)
+        self.follower, self.path = follower, path_of(config.instance_id, rank)
+        self.saver: Saver | None = None
         self._saved = self._reported = monotonic()
         self._idle = True
-        if state is not None:
-            state.load()
-        sweep(path.parent)
-
-    @classmethod
-    def of(cls, owner: Any, follower: Follower, options: Options, config: Any) -> Reporter:
-        """Return the reporter of an engine; it saves when its owner is deleted or the process ends."""
-        parallel = config.parallel_config
-        # Ranks of a dense model count as engines of their own: their data_parallel_rank is 0.
-        rank = int(parallel.data_parallel_index)
-        state = None
         if options.state:
-            path = usable(options.state)
             name = options.policy or default(options.drafters)
             drafters = {d: DrafterSpec("vllm", text=d) if is_own(d) else d for d in options.drafters}
-            target = config.model_config.model
-            state = StateFile.of(path, follower.policy, name=name, target=target, drafters=drafters)
-        reporter = cls(follower, state, path_of(config.instance_id, rank))
+            of: dict[str, Any] = {"name": name, "target": config.model_config.model, "drafters": drafters}
+            state = StateFile.of(usable(options.state), follower.policy, **of)
+            state.load()
+            self.saver = Saver(state)
+        sweep(self.path.parent)
         # multiprocessing's own finalizers also run in forked children, where atexit does not.
-        Finalize(owner, reporter.end, exitpriority=10)
-        return reporter
+        Finalize(owner, self.end, exitpriority=10)
 
     def tick(self) -> None:
         """Save and report what is due; call it after every step."""
@@ -92,9 +82,7 @@ class Reporter:
 
 def path_of(instance: str, replica: int) -> Path:
     """Return the path of an engine's totals, the same for all processes of one vLLM on one machine."""
-    folder = Path(tempfile.gettempdir()) / f"draftwise-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / f"vllm-{instance}-{replica}.json"
+    return Path(tempfile.gettempdir()) / f"draftwise-{os.getuid()}" / f"vllm-{instance}-{replica}.json"
 
 
 def totals(llm: Any, *, replica: int = 0) -> dict[str, Any]:

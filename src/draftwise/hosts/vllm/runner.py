@@ -9,21 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from inspect import signature
-from types import ModuleType
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..follow import Row
 
 RUNNER = "vllm.v1.worker.gpu_model_runner"
 MODELS = "vllm.v1.spec_decode.llm_base_proposer"
-BESIDE = "draftwise"  # the attribute of vLLM's own proposer that has ours
-Texts = dict[int, tuple[int, NDArray[np.int32]]]  # by request its row and its text
+BESIDE = "draftwise"  # the attribute of vLLM's own proposer that has ours, and the mark of a wrapped method
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +35,11 @@ class Step:
     def rows(
         self,
         sampled: Sequence[Sequence[int]],
-        texts: Sequence[Callable[[int], list[int]]],
+        token_ids: Any,
         max_length: int,
         overlaps: Sequence[Sequence[float]] = (),
     ) -> list[Row]:
-        """Return the batch's requests; `texts` gives each one's tokens.
+        """Return the batch's requests, whose tokens are in `token_ids`, shape (requests, tokens).
 
         `overlaps` are the latest recorded ones, by row. Those of an earlier step, if this one verified no
         draft, are not used.
@@ -56,11 +51,12 @@ class Step:
             length, prompt = int(batch.num_tokens_no_spec[i]), int(batch.num_prompt_tokens[i])
             params = self.runner.requests[key].sampling_params
             room = max_length - length
-            if params is not None and params.max_tokens is not None:
+            if params.max_tokens is not None:
                 room = min(room, prompt + params.max_tokens - length)
             verified = len(drafted.get(key, ()))
             raw = overlaps[i] if verified and i < len(overlaps) else ()
-            rows.append(Row(key, length, new, texts[i], prompt, room, verified, ends_of(params), raw))
+            text = partial(_tokens, token_ids[i], length)
+            rows.append(Row(key, length, new, text, prompt, room, verified, ends_of(params), raw))
         return rows
 
 
@@ -90,98 +86,71 @@ class Probabilities:
             at += count
 
 
+def _tokens(row: Any, end: int, start: int) -> list[int]:
+    tokens: list[int] = row[start:end].tolist()
+    return tokens
+
+
 def ends_of(params: Any) -> frozenset[int]:
     """Return the tokens that end a text, from its sampling parameters."""
-    if params is None:
-        return frozenset()
     ends = set(params.stop_token_ids or ())
     if params.eos_token_id is not None and not params.ignore_eos:
         ends.add(params.eos_token_id)
     return frozenset(ends)
 
 
-def attach(name: str) -> bool:
-    """Make the model runner announce every step to its proposer before the call: `drafter.<name>(step)`.
+def attach() -> bool:
+    """Make the model runner announce every step to its proposer before the call: `drafter.listen(step)`.
 
     vLLM gives a proposer no request ids (0.32, 0.33), so its runner's method is wrapped, once per process.
     Where vLLM's own proposer has one of ours beside it, ours is called in its place: `drive(step, given)`,
-    with the arguments of the method by name. Returns False if there is no such runner; requests are then
-    identified by their texts.
+    with the arguments of the method by name. Returns False if there is no such runner.
     """
-    try:
-        runner = import_module(RUNNER).GPUModelRunner
-        ask = runner.propose_draft_token_ids
-    except (ImportError, AttributeError):
-        return False
-    if getattr(ask, "draftwise", False):
-        return True
-    arguments = signature(ask)
 
-    @wraps(ask)
-    def propose(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
-        step = Step(self, scheduler_output)
-        if (ours := getattr(self.drafter, BESIDE, None)) is not None:
-            return ours.drive(step, arguments.bind(self, scheduler_output, *args, **kwargs).arguments)
-        listen = getattr(self.drafter, name, None)
-        if listen is not None:
-            listen(step)
-        return ask(self, scheduler_output, *args, **kwargs)
+    def wrap(ask: Any) -> Any:
+        arguments = signature(ask)
 
-    propose.draftwise = True  # type: ignore[attr-defined]
-    runner.propose_draft_token_ids = propose
-    return True
+        def propose(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+            step = Step(self, scheduler_output)
+            if (ours := getattr(self.drafter, BESIDE, None)) is not None:
+                return ours.drive(step, arguments.bind(self, scheduler_output, *args, **kwargs).arguments)
+            if (listen := getattr(self.drafter, "listen", None)) is not None:
+                listen(step)
+            return ask(self, scheduler_output, *args, **kwargs)
+
+        return propose
+
+    return _replace(RUNNER, "GPUModelRunner", "propose_draft_token_ids", wrap)
 
 
 def attach_beside(build: Callable[[Any, Any], Any]) -> bool:
     """Put one of our proposers beside vLLM's own when that has loaded its model: `build(own, target)`.
 
-    It is None for an engine that does not use Draftwise. Wraps `SpecDecodeBaseProposer.load_model`, once per
-    process. Returns False if there is no such class.
+    It is None for an engine that does not use Draftwise. Returns False if vLLM has no such class.
     """
+
+    def wrap(load: Any) -> Any:
+        def load_model(self: Any, target_model: Any, *args: Any, **kwargs: Any) -> None:
+            load(self, target_model, *args, **kwargs)
+            setattr(self, BESIDE, build(self, target_model))
+
+        return load_model
+
+    return _replace(MODELS, "SpecDecodeBaseProposer", "load_model", wrap)
+
+
+def _replace(module: str, kind: str, name: str, wrap: Callable[[Any], Any]) -> bool:
+    """Wrap a method of a class of vLLM's, once per process; returns False if there is none."""
     try:
-        kind = import_module(MODELS).SpecDecodeBaseProposer
-        load = kind.load_model
+        owner = getattr(import_module(module), kind)
+        method = getattr(owner, name)
     except (ImportError, AttributeError):
         return False
-    if getattr(load, "draftwise", False):
-        return True
-
-    @wraps(load)
-    def load_model(self: Any, target_model: Any, *args: Any, **kwargs: Any) -> None:
-        load(self, target_model, *args, **kwargs)
-        setattr(self, BESIDE, build(self, target_model))
-
-    load_model.draftwise = True  # type: ignore[attr-defined]
-    kind.load_model = load_model
+    if not hasattr(method, BESIDE):
+        ours = wraps(method)(wrap(method))
+        setattr(ours, BESIDE, True)
+        setattr(owner, name, ours)
     return True
-
-
-class ByText:
-    """Identifies requests by their texts, for a vLLM that gives no request ids: rows move when requests end.
-
-    A row belongs to the request whose text it continues, with preference for the one in the same row; two
-    requests with the same text are interchangeable. A request that is missing from a step is closed: if vLLM
-    preempts and resumes it, it counts as new.
-    """
-
-    def __init__(self) -> None:
-        self._texts: Texts = {}
-        self._next = 0
-
-    def keys(self, sampled: Sequence[Sequence[int]], lengths: Any, token_ids: Any) -> list[int]:
-        """Return a key for each row, the same as in the previous step for the same request."""
-        left, keys = dict(self._texts), []
-        self._texts = {}
-        for row, new in enumerate(sampled):
-            text = np.array(token_ids[row, : int(lengths[row])], dtype=np.int32)
-            before = text[: len(text) - len(new)]
-            same = [key for key, (_, other) in left.items() if np.array_equal(other, before)]
-            key = min(same, key=lambda key: left[key][0] != row, default=self._next)
-            self._next += key == self._next
-            left.pop(key, None)
-            self._texts[key] = (row, text)
-            keys.append(key)
-        return keys
 
 
 # -- faults, detected by a test call and patched -------------------------------------------------------
@@ -190,22 +159,29 @@ class ByText:
 def patch_faults(like: Any) -> list[str]:
     """Patch the faults found in this process; returns their names. `like` is any tensor of the device."""
     try:
-        sampler = import_module("vllm.v1.sample.rejection_sampler")
-        names = [name for name, (is_faulty, _) in FIXES.items() if is_faulty(sampler, like)]
+        sampler: Any = import_module("vllm.v1.sample.rejection_sampler")
+        found: dict[str, tuple[bool, Any]] = {
+            "expand_batch_to_tokens": (_expands_wrongly(sampler, like), _expand),
+            "apply_top_k_top_p": (
+                _fails_when_empty(sampler, like),
+                partial(_unless_empty, sampler.apply_top_k_top_p),
+            ),
+        }
     except (ImportError, AttributeError):
         return []  # another vLLM, which is left alone
+    names = [name for name, (is_faulty, _) in found.items() if is_faulty]
     for name in names:
-        setattr(sampler, name, FIXES[name][1](getattr(sampler, name)))
+        setattr(sampler, name, found[name][1])
     return names
 
 
-def _expands_wrongly(sampler: ModuleType, like: Any) -> bool:
+def _expands_wrongly(sampler: Any, like: Any) -> bool:
     """Return whether the kernel fails for two settings with one and two drafted tokens."""
     settings, ends = like.new_tensor([0.5, 0.25]).float(), like.new_tensor([1, 3]).int()
     return bool(sampler.expand_batch_to_tokens(settings, ends, 3).tolist() != [0.5, 0.25, 0.25])
 
 
-def _fails_when_empty(sampler: ModuleType, like: Any) -> bool:
+def _fails_when_empty(sampler: Any, like: Any) -> bool:
     try:
         sampler.apply_top_k_top_p(like.new_zeros((0, 4)).float(), like.new_zeros(0).int(), None)
     except RuntimeError:
@@ -213,24 +189,10 @@ def _fails_when_empty(sampler: ModuleType, like: Any) -> bool:
     return False
 
 
-def _expand(original: Any) -> Any:
-    def expand_batch_to_tokens(
-        x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0
-    ) -> Any:
-        counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1)).long()
-        return x.masked_fill(x == replace_from, replace_to).repeat_interleave(counts, output_size=num_tokens)
-
-    return expand_batch_to_tokens
+def _expand(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+    counts = cu_num_tokens.diff(prepend=cu_num_tokens.new_zeros(1)).long()
+    return x.masked_fill(x == replace_from, replace_to).repeat_interleave(counts, output_size=num_tokens)
 
 
-def _unless_empty(original: Any) -> Any:
-    def apply_top_k_top_p(logits: Any, k: Any, p: Any) -> Any:
-        return original(logits, k, p) if logits.shape[0] else logits
-
-    return apply_top_k_top_p
-
-
-FIXES = {
-    "expand_batch_to_tokens": (_expands_wrongly, _expand),
-    "apply_top_k_top_p": (_fails_when_empty, _unless_empty),
-}
+def _unless_empty(original: Any, logits: Any, k: Any, p: Any) -> Any:
+    return original(logits, k, p) if logits.shape[0] else logits

@@ -1,14 +1,20 @@
-"""vLLM's own proposer with a model, as a drafter: for the requests, and to the lengths, that a policy wants.
+"""vLLM's own proposers as drafters: for the requests, and to the lengths, that a policy wants.
 
-vLLM has loaded the model, shares its embedding and manages its KV cache. A step in which no request wants it
-does not call it: `ReadState` knows what it must read later.
+vLLM has loaded the model of one, shares its embedding and manages its KV cache, and lets it read in every
+step just what the target read. A step in which no request wants it does not call it, so that its cache gets
+holes: it must read those positions first, from the text, and a head also from the target's hidden states
+there, which are kept until it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,19 +24,105 @@ from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import GradeJob
-from .names import EngineDrafter
-from .reading import MOST_WAITING, FilledBlocks, ReadState, Span
+from ...errors import UserError, one_line
+from .options import EngineDrafter
 from .runner import Step
 
+MOST_WAITING = 256  # positions of a request whose hidden states wait to be read
 UNKNOWN = 0.5  # the grade of a position of which the drafter's guess was not seen
+
+
+class Span(NamedTuple):
+    """Positions `start` to `end` of the request in a row of the batch, to be read in one pass."""
+
+    key: str
+    row: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class ReadState:
+    """One request: the target has read `end` positions, the drafter the first `read` of them.
+
+    `pieces` are hidden states of the latest positions, each with its first position; empty for a drafter
+    that reads the text alone. `guesses` are the drafter's most likely tokens, by position in the text.
+    """
+
+    prompt: int = 0
+    read: int = 0
+    end: int = 0
+    pieces: list[tuple[int, Any]] = field(default_factory=list)
+    guesses: dict[int, int] = field(default_factory=dict)
+
+    def advance(self, start: int, count: int, states: Any = None) -> None:
+        """Record that the target read `count` positions from `start` on, which may be read a second time."""
+        if self.end != start:
+            self.pieces.clear()  # preempted, or without a step of ours between
+        self.read, self.end = min(self.read, start), start + count
+        if states is not None:
+            self.pieces.append((start, states))
+
+    def span(self, *, with_states: bool) -> tuple[int, int]:
+        """Return the positions to read next: all that are not read, and the last one always."""
+        start = min(self.read, self.end - 1)
+        if with_states:
+            start = max(start, self.pieces[0][0])
+        return start, self.end
+
+    def states(self, start: int, end: int) -> list[Any]:
+        """Return the hidden states of positions, in pieces."""
+        parts = (piece[max(0, start - first) : max(0, end - first)] for first, piece in self.pieces)
+        return [part for part in parts if len(part)]
+
+    def set_read(self, end: int) -> None:
+        """Record that the drafter has read the positions before `end`; the last one's states are kept."""
+        self.read = max(self.read, end)
+        while len(self.pieces) > 1 and self.pieces[1][0] < end:
+            self.pieces.pop(0)
+        if self.pieces and (first := self.pieces[0][0]) < end - 1:
+            # A copy frees the step's other states.
+            self.pieces[0] = (end - 1, self.pieces[0][1][end - 1 - first :].clone())
+
+    @property
+    def waiting(self) -> int:
+        """Return how many positions' states wait to be read."""
+        return self.end - max(self.read, self.pieces[0][0]) if self.pieces else 0
+
+
+class FilledBlocks:
+    """How many leading positions of each block of the KV cache the drafter has read.
+
+    Only so far does a request that finds its prompt in the cache find the drafter's keys and values, too.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size, self.filled = size, Counter[int]()
+
+    def write(self, blocks: Sequence[int], start: int, end: int, *, read: bool) -> None:
+        """Record positions that the target wrote, or, with `read`, the drafter."""
+        for index in range(start // self.size, (end - 1) // self.size + 1):
+            block, first = int(blocks[index]), max(0, start - index * self.size)
+            filled = self.filled[block]
+            if not read:
+                self.filled[block] = min(filled, first)
+            elif filled >= first:
+                self.filled[block] = max(filled, min(self.size, end - index * self.size))
+
+    def prefix(self, blocks: Sequence[int], end: int) -> int:
+        """Return how many of the first `end` positions the drafter has read without a hole."""
+        for index in range(-(-end // self.size)):
+            filled = self.filled[int(blocks[index])]
+            if filled < self.size:
+                return min(end, index * self.size + filled)
+        return end
 
 
 class ModelDrafter:
     """Drafts with the model of vLLM's own proposer (`SpecDecodeBaseProposer` and its subclasses).
 
-    `begin` and `end` enclose what is done in one step of the engine. `key_of` returns vLLM's id of a request.
-    With tensor parallelism (`group`) the first rank calls the drafter and every rank runs the same passes
-    (`follow`).
+    `begin` and `end` enclose one step of the engine. `key_of` returns vLLM's id of a request. With tensor
+    parallelism (`group`) the first rank calls the drafter and every rank runs the same passes (`follow`).
     """
 
     begins_cascades = False  # its draft is one call: a lookup cannot take over within it
@@ -47,11 +139,15 @@ class ModelDrafter:
         self.rows: dict[str, int] = {}
         self.probabilities: dict[str, Tensor] = {}
         self.ended: set[str] = set()
-        self.blocks: FilledBlocks | None = None
-        self.passes = self.tokens_read = 0
+        self.passes = 0
         self._grades = False  # from the first call of `grade` on the guesses of all positions are kept
         self._outputs: Any = None
         proposer.model.register_forward_hook(self._record)
+
+    @cached_property
+    def blocks(self) -> FilledBlocks:
+        """What of the KV cache was read; vLLM chooses its blocks' size after it has loaded the model."""
+        return FilledBlocks(self.proposer.block_size)
 
     # -- a step of the engine ----------------------------------------------------------------------------
 
@@ -65,9 +161,6 @@ class ModelDrafter:
         for key in [key for key in self.requests if key not in self.rows and not step.is_alive(key)]:
             del self.requests[key]
         self.table = self.batch.block_table[max(0, self.proposer.kv_cache_gid)].get_numpy_array()
-        if self.blocks is None:
-            count = int(step.runner.kv_cache_config.num_blocks)
-            self.blocks = FilledBlocks(count, self.proposer.block_size)
         self._advance(target_states(step, given) if self.reads_states else None, given["sampled_token_ids"])
 
     def _advance(self, states: Tensor | None, sampled: Sequence[Sequence[int]]) -> None:
@@ -82,8 +175,7 @@ class ModelDrafter:
                 state = self.requests[key] = ReadState(int(self.batch.num_prompt_tokens[row]), end=start)
                 state.read = self._cached(row, start)
             state.advance(start, right, None if states is None else states[at : at + right])
-            if self.blocks is not None:
-                self.blocks.write(self.table[row], start, start + count, read=False)
+            self.blocks.write(self.table[row], start, start + count, read=False)
             at += count
 
     def _cached(self, row: int, start: int) -> int:
@@ -91,9 +183,7 @@ class ModelDrafter:
 
         A head cannot read it again, without the target's hidden states there: the hole stays.
         """
-        if self.reads_states or self.blocks is None:
-            return start
-        return self.blocks.prefix(self.table[row], start)
+        return start if self.reads_states else self.blocks.prefix(self.table[row], start)
 
     def end(self, drafts: Sequence[Sequence[int]]) -> Tensor | None:
         """Read what has waited too long; return the drafts' distributions, shape (rows, tokens, vocabulary).
@@ -192,7 +282,6 @@ class ModelDrafter:
     def _pass(self, spans: Sequence[Span], length: int, grades: bool) -> list[list[int]]:
         """Run the model once over the spans, and `length - 1` times to draft; no tokens with length 0."""
         self.passes += 1
-        self.tokens_read += sum(span.end - span.start for span in spans)
         sampling, rows = self.sampling, [span.row for span in spans]
         if sampling.temperature is not None:
             sampling = replace(sampling, temperature=sampling.temperature[rows])
@@ -204,8 +293,7 @@ class ModelDrafter:
             self._keep_guesses(spans)
         for span in spans:
             self.requests[span.key].set_read(span.end)
-            if self.blocks is not None:
-                self.blocks.write(self.table[span.row], span.start, span.end, read=True)
+            self.blocks.write(self.table[span.row], span.start, span.end, read=True)
         if not length:
             return [[] for _ in spans]
         if (rows_of := self.proposer.take_last_draft_probs()) is not None:
@@ -226,7 +314,8 @@ class ModelDrafter:
         def on_device(numbers: Any, kind: Any) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(numbers, dtype=kind)).to(device)
 
-        states = [piece for span in spans for piece in self._states(span)]
+        reads = spans if self.reads_states else ()
+        states = [piece for span in reads for piece in self.requests[span.key].states(span.start, span.end)]
         starts = np.concatenate([[0], np.cumsum(counts)])
         ends = np.array([span.end for span in spans])
         metadata: dict[str, Any] = {
@@ -252,9 +341,6 @@ class ModelDrafter:
             "token_indices_to_sample": None,
             "common_attn_metadata": kind(**{key: value for key, value in metadata.items() if key in named}),
         }
-
-    def _states(self, span: Span) -> list[Tensor]:
-        return self.requests[span.key].states(span.start, span.end) if self.reads_states else []
 
     def _record(self, module: Any, arguments: Any, outputs: Any) -> None:
         """Keep the hidden states of the first forward of a pass: a hook of the model."""
@@ -286,3 +372,53 @@ def target_states(step: Step, given: Mapping[str, Any]) -> Tensor:
     other = getattr(step.runner.get_model(), "get_mtp_target_hidden_states", lambda: None)()
     states: Tensor = given["hidden_states"] if other is None else other
     return states[:count].clone()  # the engine writes the next step's into the same memory
+
+
+class NgramDrafter:
+    """Drafts with vLLM's `NgramProposer`, from the engine's own copy of the texts.
+
+    Raises:
+        UserError: this vLLM has none.
+    """
+
+    has_probabilities = False
+
+    def __init__(self, name: EngineDrafter, config: Any) -> None:
+        self.longest = int(config.speculative_config.num_speculative_tokens)
+        self.least = float(name.least)
+        lengths = {"prompt_lookup_min": name.least, "prompt_lookup_max": name.most}
+        speculative = SimpleNamespace(num_speculative_tokens=self.longest, **lengths)
+        view = SimpleNamespace(**vars(config) | {"speculative_config": speculative})
+        try:
+            self.proposer = import_module("vllm.v1.spec_decode.ngram_proposer").NgramProposer(view)
+        except Exception as error:  # another release
+            raise UserError(
+                f"drafter {name.text}: this vLLM has no such lookup ({one_line(error)})"
+            ) from None
+
+    def begin(self, rows: Mapping[Hashable, int], texts: Any, key_of: Callable[[int], Hashable]) -> None:
+        """Receive the texts of a step, shape (requests, tokens), and the row of each request."""
+        self.rows, self.texts, self.key_of = rows, texts, key_of
+
+    def hint(self, request: Request) -> float:
+        """Return the least length of a match if there is one, else 0: vLLM does not tell the length."""
+        return self.least if self._draft(request) else 0.0
+
+    def observe(self, request: Request, new: Sequence[int]) -> None:
+        """Do nothing: the texts are the engine's."""
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        """Return the text that follows the latest match, for each job."""
+        return [Draft.chain(self._draft(job.request)[: job.length]) for job in jobs]
+
+    def close(self, request: Request) -> None:
+        """Do nothing: nothing is kept."""
+
+    def _draft(self, request: Request) -> list[int]:
+        """Return the longest draft after the request's text, which may be shorter than the engine's."""
+        row = self.rows[self.key_of(request.id)]
+        lengths = np.zeros(len(self.texts), dtype=np.int32)
+        lengths[row] = len(request.tokens)
+        wanted: list[list[int]] = [[0] if at == row else [] for at in range(row + 1)]
+        drafts: list[list[int]] = self.proposer.propose(self.longest, wanted, lengths, self.texts)
+        return drafts[row]
