@@ -19,8 +19,7 @@ from .progress import progress
 from .show import table
 
 if TYPE_CHECKING:
-    from draftwise.measure.simulate import Acceptance, SimArm
-    from draftwise.measure.simulate.play import Player, World
+    from draftwise.measure.simulate import Acceptance, Player, SimArm, World
 
 POLICIES = "random,ucb1,metasd-ucb,ucbspec,exp3spec,tapout-seq-ts,hedgespec,linucb"
 DRIFTS = ("none", "phases", "texts", "runs")
@@ -127,8 +126,7 @@ class WorldOptions:
 
     def world(self) -> World:
         """Everything that is simulated."""
-        from draftwise.measure.simulate import by_rate, by_reward
-        from draftwise.measure.simulate.play import World
+        from draftwise.measure.simulate import World, by_rate, by_reward
         from draftwise.policies.recorders.bandit import blended
 
         if self.reward not in REWARDS:
@@ -169,7 +167,7 @@ def simulate(
     draftwise simulate
     draftwise simulate --policies ucb1,exp3spec --chances 0.8,0.5/0.5,0.8 --drift phases --out simulated
     """
-    from draftwise.measure.simulate.play import study
+    from draftwise.measure.simulate import study
     from draftwise.measure.writing import make_folder
 
     if not 1 <= seeds <= SEEDS:
@@ -214,8 +212,7 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
     Raises:
         UserError: there is no such policy, or it does not learn.
     """
-    from draftwise.measure.simulate import ByLastReward
-    from draftwise.measure.simulate.play import Player
+    from draftwise.measure.simulate import ByLastReward, Player
     from draftwise.policies.bandit import ContextPolicy
     from draftwise.policies.catalogue import method
 
