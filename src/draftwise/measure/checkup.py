@@ -170,7 +170,6 @@ def _caches() -> dict[str, str]:
 
 
 def _zoo(broken: list[str]) -> dict[str, Any]:
-    """The bundled models, or how to install them."""
     folder = zoo_folder()
     if folder is None:
         return {"installed": False, "remedy": INSTALL}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core.roles import Policy
 from ..core.round import Round
+from ..errors import UserError
+from ..inputs import parse_json
 
 Row = dict[str, Any]
 FEWEST = 5  # prompts; bootstrap intervals over fewer prompts mean nothing
@@ -125,6 +128,25 @@ def mean_rate(rows: Sequence[Row]) -> float:
 
 def _total(rows: Sequence[Row], key: str) -> Any:
     return sum(row[key] for row in rows)
+
+
+def read_lines(path: Path, remedy: str) -> Iterator[tuple[int, Any]]:
+    """Yield the values of a JSON Lines file with their line numbers; an incomplete last line is dropped.
+
+    Raises:
+        UserError: another line is no JSON; names file and line, and ends with `remedy`.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                value = parse_json(line)
+            except ValueError as error:
+                raise UserError(f"{path}, line {number}: not JSON ({error}); {remedy}") from None
+            yield number, value
 
 
 def round_row(round: Round, seconds: Row) -> Row:

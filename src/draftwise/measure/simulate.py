@@ -164,7 +164,8 @@ def _ends(hits: Hits, length: int) -> Hits:
 def count_rounds(texts: Sequence[Text], arm: int) -> NDArray[np.int64]:
     """Return the rounds that `arm` alone needs up to each token of all texts; a text may cut its last one."""
     ends = np.concatenate([np.append(text.ends[arm, :-1], True) for text in texts])
-    return np.cumsum(ends) + ~ends
+    rounds: NDArray[np.int64] = np.cumsum(ends) + ~ends
+    return rounds
 
 
 # -- learners on texts ------------------------------------------------------------------------------------

@@ -5,13 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from draftwise.measure.bench.contender import Generation, Item, Peer, Text
-from draftwise.measure.bench.journal import Journal
-from draftwise.measure.bench.run import Runner, copying, find_doubts
-from draftwise.measure.machine import Meter
+from draftwise.measure.bench.run import Runner, find_doubts
 from draftwise.measure.results import describe_peer
 
-from .conftest import sim_models
-from .fake import LAW, Fake, prompts
+from .fake import Fake, play, prompts
 
 COPY = Item(-1, "copy", "copy", (1, 2, 1, 2))
 
@@ -39,15 +36,8 @@ class FakePeer(Fake, Peer):
         return [Text(t.tokens, t.seconds, t.rounds) for t in texts] if self.lazy else texts
 
 
-def run(folder: Path, *contenders: Fake, copy: Item | None = COPY) -> Runner:
-    journal = Journal(folder, {"seed": 0}, load=0.0)
-    runner = Runner(contenders, prompts(3), LAW, [1, 2], journal, None, Meter(), lambda at: None)
-    runner.copy = copy
-    try:
-        runner.run()
-    finally:
-        journal.close()
-    return runner
+def run(folder: Path, *contenders: Fake) -> Runner:
+    return play(folder, contenders, prompts(3), batches=(1, 2), copy=COPY)
 
 
 def test_peers_are_told_all_groups_of_prompts_before_anything_is_timed(tmp_path: Path) -> None:
@@ -104,10 +94,3 @@ def test_records_in_words() -> None:
     )
     quick = {"settings": {"threads": 1}, "prepared_seconds": 0.2, "drafts": False}
     assert describe_peer(quick) == "threads 1"
-
-
-def test_the_text_to_copy_is_encoded_like_any_prompt() -> None:
-    models = sim_models()
-    item = copying(models, raw=True)
-    assert item.index == -1 and len(item.ids) > 100
-    assert item.ids[-34:] == item.ids[-68:-34], "it repeats itself"

@@ -15,8 +15,7 @@ from draftwise.generation.text import decode
 from draftwise.measure.bench.contender import Generation, Item, Text
 from draftwise.measure.bench.journal import FINISHED, Journal, Unit, usable
 from draftwise.measure.bench.ours import Models, Policy
-from draftwise.measure.bench.run import Progress, Runner
-from draftwise.measure.machine import Meter
+from draftwise.measure.bench.run import Progress
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.writing import replacing, write_json
 from tests.cli.conftest import LETTERS
@@ -138,7 +137,7 @@ def test_rounds_that_a_policy_left_out_are_written_too(
     monkeypatch.setattr(AutoPolicy, "_reading", lambda *given: 0.0)  # passes of this world take microseconds
     policy = Policy("auto", models)
     texts = policy.decode(letters(4), Generation(24))
-    assert all(len(text.sights) == len(text.log) == text.rounds for text in texts)
+    assert all(len(text.signals) == len(text.log) == text.rounds for text in texts)
     assert any(round.drafted for text in texts for round in text.log)
     both = [Policy(name, models) for name in ("none", "auto")]
     play(tmp_path, both, letters(4), batches=(4,), tokenizer=models.tokenizer)
@@ -191,12 +190,7 @@ def test_a_resumed_run_is_round_by_round_the_uninterrupted_one(tmp_path: Path, m
     def run(folder: Path, stop: int) -> None:
         policies = [Stopping(name, models) for name in names]
         policies[1].left = stop
-        journal = Journal(folder, {}, load=0.0)
-        try:
-            items, letter = letters(8), models.tokenizer
-            Runner(policies, items, Generation(30), (1,), journal, letter, Meter(), lambda at: None).run()
-        finally:
-            journal.close()
+        play(folder, policies, letters(8), tokenizer=models.tokenizer, generation=Generation(30))
 
     run(tmp_path / "whole", 1_000)
     for stop in (2, 3, 1):
@@ -281,17 +275,12 @@ def resume(folder: Path, **settings: Any) -> Journal:
 def test_what_belongs_to_no_finished_unit_is_dropped(half: Path) -> None:
     text = (half / "prompts.jsonl").read_text().splitlines(keepends=True)
     (half / "prompts.jsonl").write_text("".join(text[:19]) + text[19][:9])
+    with open(half / "rounds.jsonl", "a") as file:
+        file.write('{"method": "m", "ba')
     journal = resume(half)
     assert len(journal.rows()) == 18, "half a batch is not finished"
     for name in ("prompts.jsonl", "rounds.jsonl", "pieces.jsonl"):
         assert [row["prompt"] for row in lines(half / name)] == list(range(18))
-
-
-def test_a_torn_line_of_rounds_is_dropped(half: Path) -> None:
-    with open(half / "rounds.jsonl", "a") as file:
-        file.write('{"method": "m", "ba')
-    resume(half)
-    assert len(lines(half / "rounds.jsonl")) == 20
 
 
 def test_memory_is_that_of_the_last_finished_unit(half: Path) -> None:
@@ -325,19 +314,12 @@ def test_other_settings_are_refused_by_name(half: Path) -> None:
     assert len(resume(half).rows()) == 20, "and nothing is lost"
 
 
-def test_a_broken_line_in_the_middle_is_named(half: Path) -> None:
-    text = (half / "prompts.jsonl").read_text().splitlines(keepends=True)
-    (half / "prompts.jsonl").write_text("".join(text[:3]) + "{\n" + "".join(text[3:]))
-    with pytest.raises(UserError, match=r"prompts.jsonl, line 4: not JSON"):
-        resume(half)
-
-
-@pytest.mark.parametrize("foreign", ["{}", "[1]", "7", '{"prompt": 1, "category": "x"}', '{"key": []}'])
+@pytest.mark.parametrize("foreign", ["{", "{}", "[1]", "7", '{"prompt": 1, "category": "x"}', '{"key": []}'])
 def test_a_line_of_something_else_is_named_before_anything_is_loaded(half: Path, foreign: str) -> None:
     with open(half / "prompts.jsonl", "a") as file:
         file.write(f"{foreign}\n")
     for use in (resume, usable):
-        with pytest.raises(UserError, match=r"prompts.jsonl, line 21: no line of a run; fix it or name"):
+        with pytest.raises(UserError, match=r"prompts.jsonl, line 21: no.*; fix it or name another folder"):
             use(half)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from draftwise.measure.report import tables
 from draftwise.measure.report.pictures import PICTURES, Missing, drafting, learning, speed
-from draftwise.measure.report.records import Finished, Results, Rounds, Row, read, read_rounds
+from draftwise.measure.report.records import Results, Rounds, Row, read, read_rounds
 
 from . import folder as made
 
@@ -91,12 +91,12 @@ def test_regret_adds_up_what_the_best_fixed_arm_would_have_saved() -> None:
     )
     spent = {"static-1": ((4, 0.4), (6, 0.6)), "static-2": ((5, 0.1), (9, 0.2)), "ucb1": ((7, 0.3), (5, 0.9))}
     finished = [
-        Finished(method=m, prompt=str(i), rounds=n, seconds=s)
+        Row(method=m, prompt=str(i), rounds=n, seconds=s)
         for i in range(2)
         for m, both in spent.items()
         for n, s in [both[i]]
     ]
-    unshared = Finished(method="ucb1", prompt="2", rounds=99, seconds=99.0)
+    unshared = Row(method="ucb1", prompt="2", rounds=99, seconds=99.0)
     figure = learning.regret(Results(rows=rows, finished=(*finished, unshared)))
     assert line(figure, "ucb1") == ([1, 2], [3, 2])  # against static-1, by rounds
     seconds = figure.axes[1].get_lines()[0].get_ydata()  # against static-2, by seconds

@@ -49,7 +49,6 @@ def small(rng: Random, *, tokens: int = 6, length: int = 3, names: str = "abc") 
         budget=tokens + rng.randint(0, 2),
         ended=True,
         probs=np.zeros(0),
-        given={},
         drafts=answers,
     )
 
@@ -181,9 +180,7 @@ def test_the_summary_adds_up(trace: Trace) -> None:
 def test_too_many_drafters_to_follow(trace: Trace) -> None:
     one = next(iter(trace))
     names = [f"d{i}" for i in range(13)]
-    crowd = replace(
-        one, drafts={n: one.drafts["bad"] for n in names}, given={n: one.given["bad"] for n in names}
-    )
+    crowd = replace(one, drafts={n: one.drafts["bad"] for n in names})
     behind = Costs(passes=(1.0,), others=DrafterCosts(catch_up=0.1))
     with pytest.raises(UserError, match="13 drafters with catch_up costs, of which the oracle can follow 12"):
         best(ReplayState(crowd), behind)

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from ...errors import UserError
 from ...inputs import parse_json
 from ...writing import replacing, write_json
-from ..results import Row
+from ..results import Row, read_lines
 from ..writing import check_reachable
 
 NOTES = "state/notes.json"
@@ -39,16 +39,11 @@ class Unit:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of the unit's lines."""
         return [f"{self.method} @{self.batch} #{prompt}" for prompt in self.prompts]
 
 
 def usable(folder: Path) -> None:
-    """Check that a folder is new, empty, or a run's, and can be written to.
-
-    Raises:
-        UserError: it holds something else, a line that is no run's, or is a file.
-    """
+    """Check that a folder is new, empty, or a run's, and can be written to."""
     check_reachable(folder)
     own = (".lock", "state", *FILES, "results.json")  # files that a killed run may have left
     is_begun = (folder / "run.json").exists() or not folder.exists()
@@ -105,7 +100,6 @@ class Journal:
             self._keep(name, lambda row: _place(row) in places)
 
     def finished(self, unit: Unit) -> bool:
-        """Return whether all lines of a unit are there."""
         return all(key in self.done for key in unit.keys)
 
     def finish(
@@ -121,11 +115,7 @@ class Journal:
         self.done |= {row["key"]: row for row in rows}
 
     def memory(self, method: str) -> Any:
-        """The memory of a method after its last finished unit; None if it has finished none.
-
-        Raises:
-            UserError: the memory is missing.
-        """
+        """The memory of a method after its last finished unit; None if it has finished none."""
         keys = [row["key"] for row in self.done.values() if row["method"] == method]
         if not keys:
             return None
@@ -152,15 +142,12 @@ class Journal:
         return notes
 
     def rows(self) -> list[Row]:
-        """All finished lines of `prompts.jsonl`."""
         return list(self.done.values())
 
     def rewrite(self, rows: Iterable[Row]) -> None:
-        """Replace the lines of `prompts.jsonl`."""
         _write_lines(self.folder / "prompts.jsonl", rows)
 
     def close(self) -> None:
-        """Release the folder's lock."""
         self._lock.release()
 
     def _state(self, method: str) -> Path:
@@ -200,7 +187,6 @@ class Journal:
 
 
 def line(row: Row) -> str:
-    """One line of JSON."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -210,26 +196,11 @@ def _write_lines(path: Path, rows: Iterable[Row]) -> None:
 
 
 def _read(path: Path) -> Iterator[Row]:
-    """The lines of a file; an incomplete last line is dropped.
-
-    Raises:
-        UserError: an earlier line is broken, or not a run's; names file and line.
-    """
-    if not path.exists():
-        return
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                row = parse_json(line)
-            except ValueError as error:
-                message = f"{path}, line {number}: not JSON; fix it or name another folder"
-                raise UserError(message) from error
-            if not _is_line_of_run(row, path.name):
-                message = f"{path}, line {number}: no line of a run; fix it or name another folder"
-                raise UserError(message)
-            yield row
+    """Yield the lines of a file, which must be a run's."""
+    for number, row in read_lines(path, "fix it or name another folder"):
+        if not _is_line_of_run(row, path.name):
+            raise UserError(f"{path}, line {number}: no line of a run; fix it or name another folder")
+        yield row
 
 
 def _is_line_of_run(row: Any, name: str) -> bool:

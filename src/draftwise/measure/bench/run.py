@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -25,7 +26,7 @@ from .. import machine
 from ..machine import Meter, judge
 from ..results import BASELINE, Row, identical, round_row, summarize
 from ..workloads import choose, encode_fitting, load
-from .contender import Contender, Generation, Item, Peer, Sight, Text
+from .contender import Contender, Generation, Item, Peer, Text
 from .journal import Journal, Unit, begun_with, usable
 from .ours import Models, Policy
 from .peers import Absent, Peers
@@ -71,7 +72,6 @@ class Settings:
 
     @property
     def load(self) -> dict[str, Any]:
-        """The options for loading models."""
         names = ("dtype", "device", "compile", "exact", "trust_remote_code")
         return {name: getattr(self, name) for name in names}
 
@@ -113,7 +113,8 @@ def bench(
         generation = Generation(settings.max_new_tokens, settings.temperature, settings.seed)
         meter = machine.Meter({child.process.pid for child in peers.children})
         runner = Runner(contenders, items, generation, settings.batch, journal, models.tokenizer, meter, tell)
-        runner.copy = copying(models, settings.raw) if settings.peers else None
+        if settings.peers:
+            runner.copy = Item(-1, "copy", "copy", tuple(models.encode(COPY, raw=settings.raw)))
         try:
             runner.run()
             results = _results(settings, runner, absent, facts) | {"left_out": left_out}
@@ -220,7 +221,6 @@ class Runner:
     times: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self) -> None:
-        """Run all unfinished units."""
         work = list(self.work())
         self.journal.resume(unit for _, unit, _ in work)
         for row in self.journal.rows():
@@ -239,12 +239,11 @@ class Runner:
             if contender.name in self.failed or self.journal.finished(unit):
                 continue
             self.tell(self._progress(at, work))
-            try:
+            texts: Sequence[Text] = ()
+            with self._failing(contender):
                 texts = contender.decode(items, self.generation)
-            except Exception as error:
-                self._fail(contender, error)
-                continue
-            self._write(contender, unit, items, texts, samples)
+            if texts:
+                self._write(contender, unit, items, texts, samples)
 
     def work(self) -> Iterator[tuple[Contender, Unit, Sequence[Item]]]:
         """All units in the order in which they run, which depends only on the seed."""
@@ -271,10 +270,8 @@ class Runner:
             groups = [items for other, unit, items in work if other is contender]
             groups += [[self.copy]] if self.copy else []
             start = perf_counter()
-            try:
+            with self._failing(contender):
                 contender.prepare(groups, self.generation)
-            except Exception as error:
-                self._fail(contender, error)
             if isinstance(contender, Peer):
                 self.journal.note(contender.name, {"prepared_seconds": round(perf_counter() - start, 2)})
 
@@ -284,34 +281,26 @@ class Runner:
             if self.copy is None or not isinstance(contender, Peer) or contender.name in self.failed:
                 continue
             memory = contender.memory()
-            try:
+            with self._failing(contender):
                 (text,) = contender.decode([self.copy], Generation(COPIED_TOKENS))
-            except Exception as error:
-                self._fail(contender, error)
-                continue
-            contender.restore(memory)
-            counts = {"tokens": len(text.tokens), "drafted": text.drafted, "accepted": text.accepted}
-            self.journal.note(contender.name, {"drafts": contender.drafts, "copied": counts})
+                contender.restore(memory)
+                counts = {"tokens": len(text.tokens), "drafted": text.drafted, "accepted": text.accepted}
+                self.journal.note(contender.name, {"drafts": contender.drafts, "copied": counts})
 
     def _warm_up(self) -> None:
         """Run every code path on a short and a longer prompt, twice; nothing learned there is kept."""
         by_length = sorted(self.items, key=lambda item: len(item.ids))
         some = [by_length[0], by_length[len(by_length) // 2]]
-        generation = Generation(
-            min(self.generation.max_new_tokens, WARM_UP_TOKENS),
-            self.generation.temperature,
-            self.generation.seed,
-        )
+        tokens = min(self.generation.max_new_tokens, WARM_UP_TOKENS)
+        generation = replace(self.generation, max_new_tokens=tokens)
         for contender in self._each("warming up"):
-            try:
+            with self._failing(contender):
                 for _ in range(2):
                     for item in some:
                         contender.warm([item], generation)
                 for batch in self.batches:
                     if 1 < batch <= (contender.most() or batch):
                         contender.warm(self.items[:batch], generation)
-            except Exception as error:
-                self._fail(contender, error)
 
     def _each(self, what: str) -> Iterator[Contender]:
         """The contenders, with the progress told: before the first text, compilers may take minutes."""
@@ -321,10 +310,15 @@ class Runner:
             self.tell(Progress(at, total, contender.name, what, left))
             yield contender
 
-    def _fail(self, contender: Contender, error: Exception) -> None:
-        if contender.engine == "draftwise":
-            raise error
-        self.failed[contender.name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    @contextmanager
+    def _failing(self, contender: Contender) -> Iterator[None]:
+        """Leave out a peer that fails here; a failure of our own stops the run."""
+        try:
+            yield
+        except Exception as error:
+            if contender.engine == "draftwise":
+                raise
+            self.failed[contender.name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
     def _write(
         self,
@@ -346,10 +340,10 @@ class Runner:
             }
             rows.append(self._row(key, contender, item, text, head) | {"load": load})
             load = None  # one sample per unit
-            both = zip(text.log, text.sights, strict=True)
+            both = zip(text.log, text.signals, strict=True)
             rounds += [
-                head | {"round": n} | round_row(round, asdict(round.seconds)) | _sight_row(sight)
-                for n, (round, sight) in enumerate(both)
+                head | {"round": n} | round_row(round, asdict(round.seconds)) | signals
+                for n, (round, signals) in enumerate(both)
             ]
             if text.log and item.index in samples and unit.batch == self.batches[0]:
                 writer = Writer(self.tokenizer, ())
@@ -395,22 +389,6 @@ class Runner:
                 return Progress(at, len(work), contender.name, items[0].category, None)
             left += 0.0 if self.journal.finished(unit) else mean * len(group)
         return Progress(at, len(work), contender.name, items[0].category, left)
-
-
-def _sight_row(sight: Sight) -> Row:
-    row: Row = {}
-    if sight.entropy:
-        row["entropy"] = list(sight.entropy)
-    if sight.overlap is not None:
-        row["overlap"] = sight.overlap
-    if sight.values:
-        row["values"] = dict(sight.values)
-    return row
-
-
-def copying(models: Models, raw: bool) -> Item:
-    """Return a prompt that asks for a copy and holds many of its own n-grams."""
-    return Item(-1, "copy", "copy", tuple(models.encode(COPY, raw=raw)))
 
 
 def find_doubts(record: Mapping[str, Any]) -> Iterator[str]:

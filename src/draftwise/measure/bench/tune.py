@@ -55,11 +55,7 @@ def candidates(policy: str, grid: Grid | None = None) -> list[str]:
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[str]]:
-    """A grid from texts of the form `option=A,B`, one per option.
-
-    Raises:
-        UserError: no option or no value in a text.
-    """
+    """A grid from texts of the form `option=A,B`, one per option."""
     grid = {}
     for text in texts:
         name, _, values = text.partition("=")

@@ -57,11 +57,7 @@ class Move:
 
 
 def best(state: ReplayState, costs: Costs) -> Best:
-    """Return the minimum time for one text, with an optimal path.
-
-    Raises:
-        UserError: more than 12 drafters have costs for catching up.
-    """
+    """Return the minimum time for one text, with an optimal path."""
     readers, end = Readers(state, costs), state.recording.committed
     reaches = {name: reach(state, drafter) for name, drafter in state.drafters.items()}
     seconds, choices = np.zeros((end + 1, readers.size)), list[tuple[list[Move], Whole]]()

@@ -22,7 +22,6 @@ from ...writing import write_json
 from ..machine import Meter, describe
 from .costs import Costs, costs_json, measure_costs, read_costs
 from .drafts import (
-    Given,
     Text,
     TextReader,
     named_errors,
@@ -70,11 +69,7 @@ def header_of(
     length: int,
     overlap: bool,
 ) -> Header:
-    """Return the header of a recording with these settings.
-
-    Raises:
-        UserError: a draft length out of its range, or overlaps of sampled drafts that are not known.
-    """
+    """Return the header of a recording with these settings."""
     check_recordable(length)
     if overlap and not sampling.greedy:
         for who, drafter in drafters.items():
@@ -110,13 +105,7 @@ def record(
     *,
     progress: Progress | None = None,
 ) -> int:
-    """Record every prompt that the folder lacks; returns how many were already there.
-
-    Each recording is written atomically, so an interrupted run resumes where it stopped.
-
-    Raises:
-        UserError: the folder holds another trace, or a drafter fails or cannot be recorded.
-    """
+    """Record every prompt that the folder lacks; returns how many were already there."""
     for name, drafter in drafters.items():
         _check_drafter(name, drafter)
     begin(folder, header)
@@ -148,11 +137,7 @@ def _check_drafter(name: str, drafter: Drafter) -> None:
 
 
 def begin(folder: Path, header: Header) -> None:
-    """Make the folder, or check that it holds the beginning of this very trace.
-
-    Raises:
-        UserError: it holds another trace, or cannot be made.
-    """
+    """Make the folder, or check that it holds the beginning of this very trace."""
     if (folder / "trace.json").is_file():
         content, own = header_json(read_header(folder)), header_json(header)
         if different := [key for key in own if content.get(key) != own[key]]:
@@ -191,12 +176,9 @@ class Recorder:
             scores = TextReader(self.target, text, self.ids).chunks(len(text.tokens))
             text = replace(text, scores=scores)
         heads = {name: drafter for name, drafter in self.drafters.items() if isinstance(drafter, Waiter)}
-        recorded = record_heads(heads, text, header.length, self.ids, self.target, overlap=header.overlap)
-        recorded |= {
-            name: self._record(name, drafter, text)
-            for name, drafter in self.drafters.items()
-            if name not in heads
-        }
+        drafts = record_heads(heads, text, header.length, self.ids, self.target, overlap=header.overlap)
+        others = {name: drafter for name, drafter in self.drafters.items() if name not in heads}
+        drafts |= {name: self._record(name, drafter, text) for name, drafter in others.items()}
         return Recording(
             name=prompt.name,
             category=prompt.category,
@@ -206,8 +188,7 @@ class Recorder:
             budget=text.budget,
             ended=text.ended,
             probs=np.array([] if header.greedy else [text.chance(*pair) for pair in enumerate(text.tokens)]),
-            given={name: given for name, (_, given) in recorded.items()},
-            drafts={name: drafts for name, (drafts, _) in recorded.items()},
+            drafts=drafts,
         )
 
     def relive(self, recording: Recording) -> None:
@@ -222,7 +203,7 @@ class Recorder:
                 drafter.observe(request, committed)
                 drafter.close(request)
 
-    def _record(self, name: str, drafter: Drafter, text: Text) -> tuple[RecordedDrafts, Given | None]:
+    def _record(self, name: str, drafter: Drafter, text: Text) -> RecordedDrafts:
         target = self.target if self.header.overlap else None
         length, is_grader = self.header.length, self.header.drafters[name]
         with named_errors(name):
@@ -233,11 +214,7 @@ class Recorder:
 
 
 def write_text(target: Target, prompt: Sequence[int], sampling: Sampling, *, beyond: int) -> Text:
-    """Decode a prompt plainly, continuing for `beyond` tokens if the text ends before its budget.
-
-    Raises:
-        UserError: the prompt is empty or leaves no room.
-    """
+    """Decode a prompt plainly, continuing for `beyond` tokens if the text ends before its budget."""
     plain = method("none", [])
     loop = Loop(target, {}, plain.policy, plain.recorder)
     request = loop.add(prompt, replace(sampling, eos=frozenset()))

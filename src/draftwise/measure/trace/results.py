@@ -41,11 +41,7 @@ def replayed(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Row:
-    """Replay policies, including `none`, and write `results.json`, prompts, rounds and pieces.
-
-    Raises:
-        UserError: an unknown policy, one that the trace does not support, or a folder that cannot be written.
-    """
+    """Replay policies, including `none`, and write `results.json`, prompts, rounds and pieces."""
     refuse_benchmark(out)
     make_folder(out)
     names = list(dict.fromkeys([BASELINE, *policies]))
@@ -179,13 +175,7 @@ def trust(costs: Costs) -> Row:
 
 
 def compute_oracle(trace: Trace, costs: Costs, *, progress: Progress | None = None) -> Row:
-    """Return the minimum time for every text, without and with composite drafts, and that of simple rules.
-
-    These are the fixed arms and DISCO's oracle.
-
-    Raises:
-        UserError: the text was sampled, so that acceptance would be random.
-    """
+    """Return the minimum time for every text, without and with composite drafts, and that of simple rules."""
     if not trace.header.greedy:
         raise UserError("the trace's text was sampled: record it at --temperature 0 for an oracle")
     sums: dict[str, dict[Any, float]] = defaultdict(lambda: defaultdict(float))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -24,8 +24,8 @@ UNKNOWN = (
 class RecordedDrafter:
     """One drafter on one text, in plain lists; those of signals and grades are made on first use."""
 
-    def __init__(self, drafts: RecordedDrafts, given: Mapping[str, Sequence[str] | None] | None) -> None:
-        self.drafts, self.given = drafts, given or {}
+    def __init__(self, drafts: RecordedDrafts) -> None:
+        self.drafts, self.given = drafts, drafts.given or {}
         self.accept: list[float] = drafts.accept.tolist()
         self.shared: list[float] = drafts.shared.tolist()
         self.tokens: list[int] = drafts.tokens.tolist()
@@ -123,10 +123,7 @@ class ReplayState:
     def __post_init__(self) -> None:
         recording = self.recording
         self.text = recording.text.tolist()
-        self.drafters = {
-            name: RecordedDrafter(drafts, recording.given.get(name))
-            for name, drafts in recording.drafts.items()
-        }
+        self.drafters = {name: RecordedDrafter(drafts) for name, drafts in recording.drafts.items()}
         if recording.probs.size:
             own = dict(zip(enumerate(self.text), recording.probs.tolist(), strict=True))
             for drafter in self.drafters.values():
