@@ -61,9 +61,6 @@ class Settings:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("limit", "per_category"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)}: give a whole number, or 0 for no limit")
         if not self.batch or min(self.batch) < 1 or len(set(self.batch)) < len(self.batch):
             raise UserError(f"batch={','.join(map(str, self.batch))}: give sizes of at least 1, each once")
         for name in ("policies", "peers"):
@@ -329,48 +326,25 @@ class Runner:
         samples: set[int],
     ) -> None:
         load: Any = self.meter.sample()
-        rows, rounds, pieces = [], [], []
+        rows, rounds, pieces = list[Row](), list[Row](), list[Row]()
         for key, item, text in zip(unit.keys, items, texts, strict=True):
             self.times[contender.name, unit.batch].append(text.seconds)
-            head = {
-                "method": contender.name,
-                "category": item.category,
-                "batch": unit.batch,
-                "prompt": item.index,
-            }
-            rows.append(self._row(key, contender, item, text, head) | {"load": load})
+            head: Row = {"method": contender.name, "category": item.category}
+            head |= {"batch": unit.batch, "prompt": item.index}
+            rows.append({"key": key, "engine": contender.engine, **head} | _prompt_row(item, text, load))
             load = None  # one sample per unit
-            both = zip(text.log, text.signals, strict=True)
             rounds += [
                 head | {"round": n} | round_row(round, asdict(round.seconds)) | signals
-                for n, (round, signals) in enumerate(both)
+                for n, (round, signals) in enumerate(zip(text.log, text.signals, strict=True))
             ]
             if text.log and item.index in samples and unit.batch == self.batches[0]:
                 writer = Writer(self.tokenizer, ())
                 for round in text.log:
                     writer.add(round)
-                prompt = {"prompt_text": decode(self.tokenizer, item.ids).strip()}
-                pieces.append(
-                    head | prompt | {"pieces": [[p.text, p.source] for p in writer.output().pieces]}
-                )
+                prompt = decode(self.tokenizer, item.ids).strip()
+                answer = [[piece.text, piece.source] for piece in writer.output().pieces]
+                pieces.append(head | {"prompt_text": prompt, "pieces": answer})
         self.journal.finish(unit, rows, rounds, pieces, contender.memory())
-
-    def _row(self, key: str, contender: Contender, item: Item, text: Text, head: Row) -> Row:
-        return {
-            "key": key,
-            "engine": contender.engine,
-            **head,
-            "question_id": item.question_id,
-            "new_tokens": len(text.tokens),
-            "seconds": text.seconds,
-            "rounds": text.rounds,
-            "accepted": text.accepted,
-            "drafted": text.drafted,
-            "identical": None,
-            "seconds_by_phase": dict(text.seconds_by_phase),
-            "pulls": dict(text.pulls),
-            "text_sha": text.sha,
-        }
 
     def _samples(self) -> set[int]:
         first: dict[str, int] = {}
@@ -382,13 +356,27 @@ class Runner:
         """Seconds left: each unit counts with its method's mean time per prompt so far."""
         contender, _, items = work[at]
         means = {key: sum(times) / len(times) for key, times in self.times.items()}
-        left = 0.0
-        for other, unit, group in work[at:]:
-            mean = means.get((other.name, unit.batch))
-            if mean is None:
-                return Progress(at, len(work), contender.name, items[0].category, None)
-            left += 0.0 if self.journal.finished(unit) else mean * len(group)
+        unfinished = [unit for _, unit, _ in work[at:] if not self.journal.finished(unit)]
+        is_known = all((unit.method, unit.batch) in means for unit in unfinished)
+        seconds = (means[unit.method, unit.batch] * len(unit.prompts) for unit in unfinished)
+        left = sum(seconds) if is_known else None
         return Progress(at, len(work), contender.name, items[0].category, left)
+
+
+def _prompt_row(item: Item, text: Text, load: Any) -> Row:
+    return {
+        "question_id": item.question_id,
+        "new_tokens": len(text.tokens),
+        "seconds": text.seconds,
+        "rounds": text.rounds,
+        "accepted": text.accepted,
+        "drafted": text.drafted,
+        "identical": None,
+        "seconds_by_phase": dict(text.seconds_by_phase),
+        "pulls": dict(text.pulls),
+        "text_sha": text.sha,
+        "load": load,
+    }
 
 
 def find_doubts(record: Mapping[str, Any]) -> Iterator[str]:

@@ -309,7 +309,7 @@ def _read(folder: Path, beside: Sequence[Path]) -> Results:
         busy=tuple(map(str, results.get("busy", ()))),
         left_out=tuple(map(str, results.get("left_out", ()))),
         load=tuple(sample for sample in results.get("load", ()) if isinstance(sample, Mapping)),
-        finished=tuple(_parse(Row, r | {"prompt": r["prompt"]}) for r in _lines(folder / "prompts.jsonl")),
+        finished=tuple(map(_finished, _lines(folder / "prompts.jsonl"))),
         rounds=read_rounds(r for r in _lines(folder / "rounds.jsonl") if r.get("batch", batch) == batch),
         samples=tuple(_parse(Sample, line) for line in _lines(folder / "pieces.jsonl")),
         oracle={
@@ -320,6 +320,13 @@ def _read(folder: Path, beside: Sequence[Path]) -> Results:
         simulation=simulation,
         beside=_beside([folder, *beside]) if beside else {},
     )
+
+
+def _finished(line: Mapping[str, Any]) -> Row:
+    """Return what the pictures show of one prompt that one method has decoded."""
+    names = ("method", "engine", "category", "batch", "rounds", "seconds")
+    row: Row = _parse(Row, {"prompt": line["prompt"]} | {name: line.get(name) for name in names})
+    return row
 
 
 def _rows(results: Mapping[str, Any]) -> tuple[Row, ...]:

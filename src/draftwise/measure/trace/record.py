@@ -20,6 +20,7 @@ from ...errors import UserError
 from ...policies.catalogue import method
 from ...writing import write_json
 from ..machine import Meter, describe
+from ..writing import make_folder
 from .costs import Costs, costs_json, measure_costs, read_costs
 from .drafts import (
     Text,
@@ -146,11 +147,8 @@ def begin(folder: Path, header: Header) -> None:
                 f"not {own[different[0]]!r}: choose another --out"
             )
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "trace.json", header_json(header))
-    except OSError as error:
-        raise UserError(f"cannot write to {str(folder)!r}: {error.strerror}; choose another --out") from None
+    make_folder(folder)
+    write_json(folder / "trace.json", header_json(header))
 
 
 class Recorder:

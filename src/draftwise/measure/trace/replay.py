@@ -297,7 +297,7 @@ class ReplayPool(DrafterPool):
             self.graded_seconds += 0.0 if job.draft else self._catch_up(name, job.request, job.start)
         if name in self.behind:
             self.read[name] = len(job.request.tokens)
-        return self.state.drafters[name].grades(self.state.text, job.signals)[first:end]
+        return self.state.drafters[name].grades(job.signals)[first:end]
 
 
 class PricedClock:

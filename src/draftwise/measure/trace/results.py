@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -178,46 +178,57 @@ def compute_oracle(trace: Trace, costs: Costs, *, progress: Progress | None = No
     """Return the minimum time for every text, without and with composite drafts, and that of simple rules."""
     if not trace.header.greedy:
         raise UserError("the trace's text was sampled: record it at --temperature 0 for an oracle")
-    sums: dict[str, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
+    sums = defaultdict[str, _Sums](_Sums)
     paths: dict[int, Best] = {}
     for i, recording in enumerate(trace):
         state = ReplayState(recording)
         paths[i] = best(state, costs)
-        counts: dict[Any, float] = {"prompts": 1, "tokens": recording.committed, "optimum": paths[i].seconds}
-        counts["composite"] = best_composite(state, costs)
-        counts |= fixed(state, costs)
-        counts |= {("exactly", name, 0): seconds for name, seconds in exactly(state, costs).items()}
+        totals: dict[str, float] = {
+            "prompts": 1,
+            "new_tokens": recording.committed,
+            "optimum": paths[i].seconds,
+        }
+        totals |= {"optimum_composite": best_composite(state, costs)}
+        arms, just = fixed(state, costs), exactly(state, costs)
         for category in ("all", recording.category):
-            for key, count in counts.items():
-                sums[category][key] += count
+            _add(totals, sums[category].totals)
+            _add(arms, sums[category].arms)
+            _add(just, sums[category].exactly)
         if progress:
             progress(i + 1, len(trace))
     return trust(costs) | {
         "costs": costs_json(costs),
-        "results": [_oracle_row(key, category_sums) for key, category_sums in sums.items()],
+        "results": [{"category": category} | own.row() for category, own in sums.items()],
         "lengths": {str(i): [[s.position, s.drafter, s.drafted] for s in b.steps] for i, b in paths.items()},
     }
 
 
-def _oracle_row(category: str, sums: Mapping[Any, float]) -> Row:
-    """Return one category: the optimum, the best fixed arm in hindsight, plain decoding, DISCO's oracle."""
-    arms: dict[Arm, float] = {key: s for key, s in sums.items() if isinstance(key, tuple) and len(key) == 2}
-    just = {key[1]: s for key, s in sums.items() if isinstance(key, tuple) and len(key) == 3}
-    least = min(arms, key=arms.__getitem__)
-    return {
-        "category": category,
-        "prompts": int(sums["prompts"]),
-        "new_tokens": int(sums["tokens"]),
-        "optimum": sums["optimum"],
-        "optimum_composite": sums["composite"],
-        "none": arms[NONE],
-        "best_fixed": {"drafter": least[0], "length": least[1], "seconds": arms[least]},
-        "best_length": {name: _best_length(name, arms) for name in just},
-        "exactly": just,
-    }
+@dataclass(slots=True)
+class _Sums:
+    """Sums over the texts of a category: of the optimum, of each fixed arm, and of DISCO's oracle."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    arms: dict[Arm, float] = field(default_factory=dict)
+    exactly: dict[str, float] = field(default_factory=dict)
+
+    def row(self) -> Row:
+        """Return the optimum beside the best fixed arms in hindsight and plain decoding."""
+        return dict(self.totals) | {
+            "none": self.arms[NONE],
+            "best_fixed": self._best(self.arms),
+            "best_length": {name: self._best_length(name) for name in self.exactly},
+            "exactly": dict(self.exactly),
+        }
+
+    def _best(self, arms: Iterable[Arm]) -> Row:
+        least = min(arms, key=self.arms.__getitem__)
+        return {"drafter": least[0], "length": least[1], "seconds": self.arms[least]}
+
+    def _best_length(self, name: str) -> Row:
+        best = self._best(arm for arm in self.arms if arm[0] == name)
+        return {"length": best["length"], "seconds": best["seconds"]}
 
 
-def _best_length(name: str, arms: Mapping[Arm, float]) -> Row:
-    seconds = {length: s for (who, length), s in arms.items() if who == name}
-    length = min(seconds, key=seconds.__getitem__)
-    return {"length": length, "seconds": seconds[length]}
+def _add(numbers: Mapping[Any, float], sums: dict[Any, float]) -> None:
+    for key, number in numbers.items():
+        sums[key] = sums.get(key, 0) + number

@@ -22,26 +22,25 @@ UNKNOWN = (
 
 
 class RecordedDrafter:
-    """One drafter on one text, in plain lists; those of signals and grades are made on first use."""
+    """One drafter on one text, in plain lists; those of spans, signals and grades are made on first use."""
 
-    def __init__(self, drafts: RecordedDrafts) -> None:
-        self.drafts, self.given = drafts, drafts.given or {}
+    def __init__(self, drafts: RecordedDrafts, text: Sequence[int]) -> None:
+        self.drafts, self.given, self.text = drafts, drafts.given or {}, text
         self.accept: list[float] = drafts.accept.tolist()
         self.shared: list[float] = drafts.shared.tolist()
         self.tokens: list[int] = drafts.tokens.tolist()
         self.hint: list[float] = drafts.hint.tolist()
         self.overlap: list[float] = drafts.overlap.tolist()
-        self._spans: dict[int, tuple[list[int], list[int]]] = {}
-        self._signals: dict[frozenset[str], list[Signals]] = {}
-        self._grades: dict[frozenset[str], list[Grade]] = {}
+        self.signals, self.grades = cache(self._make_signals), cache(self._make_grades)
+        self._spans = cache(self._make_spans)
 
     def span(self, at: int, length: int) -> tuple[int, int]:
         """Return the start of the draft of at most `length` tokens at position `at`, and its token count."""
-        spans = self._spans.get(length)
-        if spans is None:
-            start, count = self.drafts.start[:, length - 1], self.drafts.count[:, length - 1]
-            spans = self._spans[length] = start.tolist(), count.tolist()
-        return spans[0][at], spans[1][at]
+        start, count = self._spans(length)
+        return start[at], count[at]
+
+    def _make_spans(self, length: int) -> tuple[list[int], list[int]]:
+        return self.drafts.start[:, length - 1].tolist(), self.drafts.count[:, length - 1].tolist()
 
     def stopped_span(self, at: int, length: int, stops: tuple[Stop, ...]) -> tuple[int, int]:
         """Return the start of that draft, and how many of its tokens the stop rules leave."""
@@ -61,28 +60,23 @@ class RecordedDrafter:
         signals = tuple(self.signals(_read_signals(job.stops))[first : first + n])
         return Draft(tokens, _chain(n), (), None, signals, (self, first))
 
-    def grades(self, text: Sequence[int], names: frozenset[str]) -> list[Grade]:
+    def _make_grades(self, names: frozenset[str]) -> list[Grade]:
         """Return the grade of every token: probabilities for a sampled text, otherwise 1 or 0."""
-        if names not in self._grades:
-            self._grades[names] = self._make_grades(text, names)
-        return self._grades[names]
-
-    def _make_grades(self, text: Sequence[int], names: frozenset[str]) -> list[Grade]:
         if self.accept:
             return [Grade(*pair) for pair in zip(self.accept, self.shared, strict=True)]
         signals, grades = self.signals(names), []
         for at in range(len(self.drafts.start)):
             first, n = self.span(at, 1)
-            accept = float(n > 0 and self.tokens[first] == text[at])
+            accept = float(n > 0 and self.tokens[first] == self.text[at])
             grades.append(Grade(accept, accept, signals[first] if names and n and signals else None))
         return grades
 
-    def chances(self, text: Sequence[int]) -> dict[tuple[int, int], float]:
+    def chances(self) -> dict[tuple[int, int], float]:
         """Return the target's probability of each token in a lookup's drafts, up to the first off the text.
 
         Keys are (position, token).
         """
-        chances: dict[tuple[int, int], float] = {}
+        chances, text = dict[tuple[int, int], float](), self.text
         chance: list[float] = self.drafts.chance.tolist()
         for length in range(1, self.drafts.start.shape[1] + 1) if chance else ():
             for at in range(len(self.drafts.start)):
@@ -93,13 +87,8 @@ class RecordedDrafter:
                         break
         return chances
 
-    def signals(self, names: frozenset[str]) -> list[Signals]:
-        """Return the signals of all tokens as a draft has them when rules read `names`; empty if none."""
-        if names not in self._signals:
-            self._signals[names] = self._make_signals(names)
-        return self._signals[names]
-
     def _make_signals(self, names: frozenset[str]) -> list[Signals]:
+        """Return the signals of all tokens as a draft has them when rules read `names`; empty if none."""
         read = [self.given.get(name) for name in ("", *names)]
         if all(fields is None for fields in read):
             return []
@@ -123,11 +112,13 @@ class ReplayState:
     def __post_init__(self) -> None:
         recording = self.recording
         self.text = recording.text.tolist()
-        self.drafters = {name: RecordedDrafter(drafts) for name, drafts in recording.drafts.items()}
+        self.drafters = {
+            name: RecordedDrafter(drafts, self.text) for name, drafts in recording.drafts.items()
+        }
         if recording.probs.size:
             own = dict(zip(enumerate(self.text), recording.probs.tolist(), strict=True))
             for drafter in self.drafters.values():
-                self.chances |= drafter.chances(self.text)
+                self.chances |= drafter.chances()
             self.chances |= own
 
     def draft(self, name: str, at: int, job: Job) -> Draft:
