@@ -13,7 +13,7 @@ import pytest
 from draftwise import UserError
 from draftwise.generation.text import decode
 from draftwise.measure.bench.contender import Generation, Item, Text
-from draftwise.measure.bench.journal import FINISHED, Journal, Unit, usable
+from draftwise.measure.bench.journal import FINISHED, Journal, Unit, begun_with, usable
 from draftwise.measure.bench.ours import Models, Policy
 from draftwise.measure.bench.run import Progress
 from draftwise.policies.auto.policy import AutoPolicy
@@ -342,6 +342,14 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
         raise OSError(28, "No space left on device")
     assert [file.name for file in tmp_path.iterdir()] == ["results.json"]
     assert json.loads(path.read_text()) == {"old": 1}
+
+
+def test_a_run_that_is_resumed_has_as_many_threads_as_before(tmp_path: Path) -> None:
+    assert begun_with(tmp_path) == 0
+    Journal(tmp_path, {"threads": 3}, load=0.0).close()
+    assert begun_with(tmp_path) == 3
+    (tmp_path / "run.json").write_text('{"settings": []}')
+    assert begun_with(tmp_path) == 0
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:

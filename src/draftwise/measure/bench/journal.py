@@ -57,7 +57,7 @@ def usable(folder: Path) -> None:
 def begun_with(folder: Path) -> int:
     """The number of threads of a run that is resumed; 0 if none has begun, or its settings are damaged."""
     try:
-        threads = parse_json((folder / "run.json").read_text(encoding="utf-8"))["threads"]
+        threads = parse_json((folder / "run.json").read_text(encoding="utf-8"))["settings"]["threads"]
     except (OSError, ValueError, TypeError, KeyError):
         return 0
     return threads if isinstance(threads, int) else 0
