@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from ..errors import UserError
 from ..inputs import parse_json
 
 Row = dict[str, Any]
+Progress = Callable[[int, int], None]
+"""Called with the number of finished prompts (or seeds), and their total."""
 FEWEST = 5  # prompts; bootstrap intervals over fewer prompts mean nothing
 DRAWS = 2000  # resamples of the bootstrap
 BASELINE = "none"

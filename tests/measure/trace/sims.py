@@ -88,7 +88,7 @@ def record_trace(
     """A trace of these drafters."""
     about: dict[str, Any] = {"name": "sim", "workload": "w", "prompts": asked, "length": length}
     header = header_of(models, drafters, sampling, overlap=overlap, **about)
-    record(models, drafters, asked, folder, header, sampling)
+    record(models, drafters, asked, folder, header)
     return Trace(folder)
 
 

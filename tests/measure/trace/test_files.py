@@ -53,7 +53,7 @@ def test_an_interrupted_recording_goes_on(
     for _ in range(50):
         left[0] = 60
         try:
-            record(models, team(), mine, part, header, sampling)
+            record(models, team(), mine, part, header)
             break
         except KeyboardInterrupt:
             with pytest.raises(UserError, match="of its 5 prompts: run the same `draftwise trace` again"):

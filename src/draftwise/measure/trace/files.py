@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ... import registry
 from ...core.roles import Matcher
+from ...core.sampling import Sampling
 from ...errors import UserError
 from ...generation.text import Detokenizer, decode
 from ...inputs import parse_json
@@ -80,6 +81,12 @@ class Header:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling settings of its texts, without a seed: each has its own."""
+        eos, tokens = frozenset(self.eos), self.max_new_tokens
+        return Sampling(max_new_tokens=tokens, temperature=self.temperature, eos=eos)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +183,7 @@ class Trace:
         if not (self.header.greedy and weighs_cascades(policy)):
             return self.drafters
         models = [name for name, grades in self.header.drafters.items() if grades]
-        lookups = [name for name in self.header.drafters if name not in models and is_matcher(name)]
+        lookups = [name for name in self.header.drafters if name not in models and _can_take_over(name)]
         return [*self.drafters, *name_cascades(models, lookups, self.drafters)]
 
     def __len__(self) -> int:
@@ -189,8 +196,8 @@ class Trace:
             yield replace(recording, drafts={name: recording.drafts[name] for name in names})
 
 
-def is_matcher(name: str) -> bool:
-    """Return whether a lookup of this name can take over from a model."""
+def _can_take_over(name: str) -> bool:
+    """Return whether a lookup of this name can continue a model's draft."""
     factory: Any = registry.load("drafters", parse_drafter(name).name)
     return isinstance(factory, type) and issubclass(factory, Matcher)
 

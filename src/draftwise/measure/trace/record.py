@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count
@@ -20,6 +20,7 @@ from ...errors import UserError
 from ...policies.catalogue import method
 from ...writing import write_json
 from ..machine import Meter, describe
+from ..results import Progress
 from ..writing import make_folder
 from .costs import Costs, costs_json, measure_costs, read_costs
 from .drafts import (
@@ -43,8 +44,6 @@ from .files import (
     save,
 )
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished prompts, and their total."""
 FIRST_ID = 1 << 40  # ids of a recording's requests, far from those of any loop on the same target
 COST_PROMPTS = 16  # prompts for measuring costs
 UNHELD = "which a trace does not hold; leave it out of --drafters, and use draftwise bench"
@@ -102,15 +101,14 @@ def record(
     prompts: Sequence[Prompt],
     folder: Path,
     header: Header,
-    sampling: Sampling,
     *,
     progress: Progress | None = None,
 ) -> int:
     """Record every prompt that the folder lacks; returns how many were already there."""
     for name, drafter in drafters.items():
         _check_drafter(name, drafter)
-    begin(folder, header)
-    recorder, resumed = Recorder(target, drafters, header, sampling), 0
+    _begin(folder, header)
+    recorder, resumed = Recorder(target, drafters, header), 0
     for i, prompt in enumerate(prompts):
         path = file_of(folder, i)
         if path.is_file():
@@ -137,7 +135,7 @@ def _check_drafter(name: str, drafter: Drafter) -> None:
         raise UserError(f"drafter {name}: a trace holds chains; leave out its width")
 
 
-def begin(folder: Path, header: Header) -> None:
+def _begin(folder: Path, header: Header) -> None:
     """Make the folder, or check that it holds the beginning of this very trace."""
     if (folder / "trace.json").is_file():
         content, own = header_json(read_header(folder)), header_json(header)
@@ -154,11 +152,8 @@ def begin(folder: Path, header: Header) -> None:
 class Recorder:
     """Records prompts one after the other, as the drafters would have met them."""
 
-    def __init__(
-        self, target: Target, drafters: Mapping[str, Drafter], header: Header, sampling: Sampling
-    ) -> None:
-        self.target, self.drafters = target, drafters
-        self.header, self.sampling = header, sampling
+    def __init__(self, target: Target, drafters: Mapping[str, Drafter], header: Header) -> None:
+        self.target, self.drafters, self.header = target, drafters, header
         self.ids = count(FIRST_ID)
 
     def record(self, prompt: Prompt, number: int = 0) -> Recording:
@@ -169,7 +164,8 @@ class Recorder:
         """
         header = self.header
         seed = Random(f"text {header.seed} {number}").getrandbits(32)
-        text = write_text(self.target, prompt.tokens, replace(self.sampling, seed=seed), beyond=header.length)
+        sampling = replace(header.sampling, seed=seed)
+        text = write_text(self.target, prompt.tokens, sampling, beyond=header.length)
         if not header.greedy:
             scores = TextReader(self.target, text, self.ids).chunks(len(text.tokens))
             text = replace(text, scores=scores)
@@ -193,7 +189,7 @@ class Recorder:
         """Show the lookups a text that was recorded before, since some learn from earlier texts."""
         committed = recording.text[: recording.committed].tolist()
         prompt = recording.prompt.tolist()
-        text = Text(prompt, committed, len(committed), recording.budget, True, self.sampling)
+        text = Text(prompt, committed, len(committed), recording.budget, True, self.header.sampling)
         for name, drafter in self.drafters.items():
             if not self.header.drafters[name]:
                 request = text.request(next(self.ids), 0)
@@ -232,7 +228,6 @@ def record_costs(
     prompts: Sequence[Prompt],
     folder: Path,
     header: Header,
-    sampling: Sampling,
     *,
     load: float | None = None,
 ) -> Costs:
@@ -244,7 +239,9 @@ def record_costs(
     if not path.is_file():
         texts = [prompt.tokens for prompt in prompts[:: max(1, len(prompts) // COST_PROMPTS)]]
         meter = Meter()
-        costs = measure_costs(target, drafters, texts, sampling, length=header.length, seed=header.seed)
+        costs = measure_costs(
+            target, drafters, texts, header.sampling, length=header.length, seed=header.seed
+        )
         samples = ({"start": load}, meter.sample())
         write_json(path, costs_json(replace(costs, machine=describe(), load=samples)))
     return read_costs(str(path))

@@ -22,7 +22,6 @@ from ...core.request import Request
 from ...core.request_round import unfailed
 from ...core.roles import GradeJob, Scores
 from ...core.round import Round, Seconds
-from ...core.sampling import Sampling
 from ...core.stops import needs
 from ...drafters.cascade import CascadeDrafter
 from ...errors import UserError, one_line
@@ -334,11 +333,10 @@ class Replay:
         Raises:
             UserError: the policy or its recorder failed, so that its seconds would be wrong.
         """
-        recording, header = state.recording, self.header
+        recording = state.recording
         self.target.state = state
         self.pool.begin(state)
-        eos, budget = frozenset(header.eos), recording.budget
-        settings = Sampling(max_new_tokens=budget, temperature=header.temperature, eos=eos)
+        settings = replace(self.header.sampling, max_new_tokens=recording.budget)
         self.loop.add(recording.prompt.tolist(), settings)
         while self.loop.open:
             for round in unfailed(self.loop.step()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from ...generation.text import TARGET
 from ...policies.catalogue import method
 from ...writing import replacing, write_json, write_text
 from .. import machine
-from ..results import BASELINE, Row, arm_values, round_row, summarize
+from ..results import BASELINE, Progress, Row, arm_values, round_row, summarize
 from ..writing import make_folder, refuse_benchmark
 from .costs import MEASURED, Costs, busy, costs_json
 from .files import FIELDS, Trace, read_samples
@@ -25,8 +25,6 @@ from .oracle import NONE, Arm, Best, best, best_composite, exactly, fixed
 from .replay import Replay
 from .state import ReplayState
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished prompts, and their total."""
 NO_LOAD = "the trace does not say how busy its machine was: measure again for times to quote"
 DIGITS = 4  # digits of numbers that only plots use
 CLOSELY, EVERY = 4, 8  # values of arms: after each round of the first texts, then after every 8th
