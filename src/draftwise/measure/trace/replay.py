@@ -24,6 +24,7 @@ from ...core.roles import GradeJob, Scores
 from ...core.round import Round, Seconds
 from ...core.stops import needs
 from ...drafters.cascade import CascadeDrafter
+from ...drafters.together import merged
 from ...errors import UserError, one_line
 from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method
@@ -217,10 +218,8 @@ class ReplayPool(DrafterPool):
             return self.cascades[name].draft([job])[0]
         if name != TOGETHER:
             return self.draft_part(name, job)
-        alone = replace(job, width=1)
-        for part, drafter in self.state.drafters.items():
-            self.pay(part, len(drafter.draft(job.request.position, alone).tokens), job.request)
-        return self.state.draft(name, job.request.position, job)
+        alone = Job(job.request, job.length, job.stops)
+        return merged((self.draft_part(part, alone) for part in self.state.drafters), job.length * job.width)
 
     def ask(self, name: str, jobs: Sequence[Job]) -> list[Draft]:
         return [self.draft_part(name, job) for job in jobs]

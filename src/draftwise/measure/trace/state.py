@@ -10,9 +10,7 @@ from ...core.arms import Stop
 from ...core.drafts import Draft, Job, Signals
 from ...core.outcomes import Grade
 from ...core.stops import factor, needs, stop
-from ...drafters.together import merged
 from ...errors import UserError
-from ...policies.arms import TOGETHER
 from .files import FIELDS, RecordedDrafts, Recording
 
 UNKNOWN = (
@@ -122,15 +120,11 @@ class ReplayState:
             self.chances |= own
 
     def draft(self, name: str, at: int, job: Job) -> Draft:
-        """Return the draft of a drafter, or of all of them together, at a position.
+        """Return the draft of a drafter at a position.
 
         If a model that is no head samples, only the accepted part of its draft is known: the text takes the
         draft's place.
         """
-        if name == TOGETHER:
-            alone = Job(job.request, job.length, job.stops)
-            drafts = [drafter.draft(at, alone) for drafter in self.drafters.values()]
-            return merged(drafts, job.length * job.width)
         drafter = self.drafters[name]
         if drafter.tokens or not drafter.accept:
             return drafter.draft(at, job)
