@@ -79,11 +79,7 @@ class Unavailable(Exception):
 
 
 def names(text: str) -> list[str]:
-    """Return the peers named in an option; an engine alone means all its modes, `all` all peers.
-
-    Raises:
-        UserError: an unknown engine or mode, or an empty name.
-    """
+    """Return the peers named in an option; an engine alone means all its modes, `all` all peers."""
     peers: list[str] = []
     for name in split_names(text, "--peers"):
         for engine in ENGINES if name == "all" else [name]:

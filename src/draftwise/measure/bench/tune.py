@@ -36,9 +36,6 @@ def candidates(policy: str, grid: Grid | None = None) -> list[str]:
     """The policy with every combination of its own grid and the given one, which comes first.
 
     Options already set in the policy's name stay unchanged.
-
-    Raises:
-        UserError: there is nothing to try.
     """
     spec = registry.parse(policy)
     fixed = dict(spec.options)

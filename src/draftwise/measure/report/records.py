@@ -223,7 +223,6 @@ class Results:
 
     @property
     def larger(self) -> list[int]:
-        """The other batch sizes."""
         return sorted({row.batch for row in self.rows} - {self.batch})
 
     @property
@@ -235,7 +234,6 @@ class Results:
 
     @property
     def categories(self) -> list[str]:
-        """All categories in the order of the rows, without the total."""
         return list(dict.fromkeys(row.category for row in self.rows if row.category != "all"))
 
     def of(self, category: str = "all", batch: int = 0) -> list[Row]:
@@ -261,22 +259,14 @@ class Results:
 
 
 def read(folder: Path, beside: Sequence[Path] = ()) -> Results:
-    """Read the results in a folder, and the rows of the runs in the folders `beside`.
-
-    Raises:
-        UserError: there is no `results.json` and no `simulation.json`, or a file cannot be read.
-    """
+    """Read the results in a folder, and the rows of the runs in the folders `beside`."""
     with readable(folder):
         return _read(folder, beside)
 
 
 @contextmanager
 def readable(folder: Path) -> Iterator[None]:
-    """Turn any failure to interpret the files of a folder into one line.
-
-    Raises:
-        UserError: a file has an unexpected structure, or text in place of a number.
-    """
+    """Turn any failure to interpret the files of a folder into one line."""
     try:
         yield
     except UserError:

@@ -113,7 +113,6 @@ def simulated_arms(simulation: Mapping[str, Any]) -> Table:
 
 
 def texts(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table of plain texts."""
     return Table(heads, [list(map(Cell, row)) for row in rows], is_words=True)
 
 
@@ -135,7 +134,6 @@ def flat(settings: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, s
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):

@@ -55,7 +55,6 @@ class Text:
     scores: list[Scores] = field(default_factory=list)
 
     def request(self, key: int, upto: int) -> Request:
-        """Make a request with the first `upto` tokens written."""
         tokens = self.prompt + self.tokens[:upto]
         sampling = replace(self.sampling, max_new_tokens=self.budget)
         return Request(key, tokens, len(self.prompt), sampling, Random(key), Random(key))
@@ -175,7 +174,6 @@ class DraftTable:
         self.count[at] = np.minimum(np.arange(1, self.count.shape[1] + 1), n)
 
     def build(self) -> RecordedDrafts:
-        """Return the arrays."""
         rows = [(s.top1, s.top2, s.entropy, s.chosen) for s in self.signals]
         return RecordedDrafts(
             tokens=np.array(self.tokens, np.int32),

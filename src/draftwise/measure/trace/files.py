@@ -175,11 +175,7 @@ class Trace:
         return [*self.header.drafters, *self.cascades]
 
     def team(self, policy: str) -> list[str]:
-        """Return the drafters of a live run by this policy: with cascades that it weighs, in greedy texts.
-
-        Raises:
-            UserError: an unknown policy or option.
-        """
+        """Return the drafters of a live run by this policy: with cascades that it weighs, in greedy texts."""
         if not (self.header.greedy and weighs_cascades(policy)):
             return self.drafters
         models = [name for name, grades in self.header.drafters.items() if grades]
@@ -274,11 +270,7 @@ def save(recording: Recording, path: Path, header: Header) -> None:
 
 
 def load(path: Path, header: Header) -> Recording:
-    """Read a recording.
-
-    Raises:
-        UserError: it is damaged, or does not belong to this trace.
-    """
+    """Read a recording."""
     try:
         with np.load(path, allow_pickle=False) as file:
             about = json.loads(bytes(file["about"]))

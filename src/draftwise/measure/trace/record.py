@@ -157,11 +157,7 @@ class Recorder:
         self.ids = count(FIRST_ID)
 
     def record(self, prompt: Prompt, number: int = 0) -> Recording:
-        """Record one prompt; each prompt number has its own random numbers.
-
-        Raises:
-            UserError: the prompt does not fit, or a drafter fails or cannot be recorded.
-        """
+        """Record one prompt; each prompt number has its own random numbers."""
         header = self.header
         seed = Random(f"text {header.seed} {number}").getrandbits(32)
         sampling = replace(header.sampling, seed=seed)

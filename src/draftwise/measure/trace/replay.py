@@ -249,12 +249,6 @@ class ReplayPool(DrafterPool):
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
         return [self._grade(name, job) for job in jobs]
 
-    def width(self, name: str) -> int:
-        return 1
-
-    def drafts_trees(self, name: str) -> bool:
-        return False
-
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """Return the draft recorded there, or made again by a cascade."""
         if name in self.cascades:
@@ -327,11 +321,7 @@ class Replay:
         self.loop = Loop(self.target, self.pool, method.policy, method.recorder, seed=seed, clock=clock)
 
     def replay(self, state: ReplayState) -> Iterator[Round]:
-        """Yield the rounds of one text.
-
-        Raises:
-            UserError: the policy or its recorder failed, so that its seconds would be wrong.
-        """
+        """Yield the rounds of one text."""
         recording = state.recording
         self.target.state = state
         self.pool.begin(state)

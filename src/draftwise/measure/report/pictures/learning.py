@@ -99,11 +99,7 @@ def drafter_of(arm: str) -> str:
 
 
 def adaptive(results: Results, most: int) -> list[str]:
-    """The fastest adaptive policies whose rounds were recorded.
-
-    Raises:
-        Missing: there are none.
-    """
+    """The fastest adaptive policies whose rounds were recorded."""
     methods = results.adaptive(most)
     if not methods:
         raise Missing("no rounds of an adaptive policy", ROUNDS)
@@ -111,11 +107,7 @@ def adaptive(results: Results, most: int) -> list[str]:
 
 
 def best_fixed(results: Results) -> dict[str, str]:
-    """The arm of the fastest fixed method in each category.
-
-    Raises:
-        Missing: fewer than two fixed arms were run.
-    """
+    """The arm of the fastest fixed method in each category."""
     best = {
         c: [row for row in results.of(c) if row.kind == "fixed" and row.pulls] for c in results.categories
     }

@@ -223,11 +223,7 @@ def beside(results: Results) -> Figure:
 
 
 def measured(results: Results) -> list[Row]:
-    """Return the total rows with a speed-up, the fastest first.
-
-    Raises:
-        Missing: there are none.
-    """
+    """Return the total rows with a speed-up, the fastest first."""
     rows = [row for row in results.of() if row.speedup == row.speedup]
     if not rows:
         raise Missing(
