@@ -26,7 +26,8 @@ from draftwise.drafters.neural.medusa import MedusaDrafter
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import measure_costs
-from draftwise.measure.trace.drafts import Text, TextCoupling
+from draftwise.measure.trace.drafts import Text
+from draftwise.measure.trace.heads import TextCoupling
 from draftwise.measure.trace.record import Prompt
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, cycle
+from itertools import accumulate
 from math import inf, isclose
 from operator import itemgetter
 from random import Random
@@ -95,17 +95,9 @@ class TextReader:
 
     def path_overlaps(self, at: int, drafts: Sequence[Draft]) -> list[list[float]]:
         """Return the raw overlaps along each chain made at position `at`, from one pass over their tree."""
-        tree = merged([Draft.chain(draft.tokens) for draft in drafts], sum(len(d.tokens) for d in drafts))
+        tree, walks = merge_paths([draft.tokens for draft in drafts])
         overlaps = self.scores(at, tree).overlaps() if tree.tokens else ()
-        nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
-        paths = []
-        for draft in drafts:
-            node, path = -1, list[float]()
-            for token in draft.tokens:
-                node = nodes[node, token]
-                path.append(overlaps[node])
-            paths.append(path)
-        return paths
+        return [[overlaps[node] for node in walk[1:]] for walk in walks]
 
     def chain_overlaps(self, chains: Sequence[tuple[int, Draft]]) -> list[list[float]]:
         """Return the raw overlaps along chains, each with the position where it was made, in their order.
@@ -121,26 +113,29 @@ class TextReader:
         from ...targets.scores import overlaps
 
         first = chains[0][0]
-        paths = [[*self.text.tokens[first:at], *draft.tokens[:-1]] for at, draft in chains]
-        tree = merged(map(Draft.chain, paths), sum(map(len, paths)))
+        tree, walks = merge_paths([(*self.text.tokens[first:at], *d.tokens[:-1]) for at, d in chains])
         scores: Any = self.scores(first, tree)  # of a target whose hidden states are read
-        nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
         results = []
-        for path, (_, draft) in zip(paths, chains, strict=True):
-            places = list(accumulate(path, lambda node, token: nodes[node, token], initial=-1))
-            rows = scores.logits[[place + 1 for place in places[len(places) - len(draft.tokens) :]]]
+        for walk, (_, draft) in zip(walks, chains, strict=True):
+            rows = scores.logits[[node + 1 for node in walk[len(walk) - len(draft.tokens) :]]]
             results.append(overlaps(draft, rows) if draft.tokens else [])
         return results
 
     def chunks(self, upto: int) -> list[Scores]:
-        """Return its scores of the text itself, and close the request."""
+        """Return its scores of the text itself."""
         starts = range(0, upto, CHUNK)
-        chunks = [self.scores(at, Draft.chain(self.text.tokens[at : min(at + CHUNK, upto)])) for at in starts]
-        self.close()
-        return chunks
+        return [self.scores(at, Draft.chain(self.text.tokens[at : min(at + CHUNK, upto)])) for at in starts]
 
     def close(self) -> None:
         self.target.close(self.request)
+
+
+def merge_paths(paths: Sequence[Sequence[int]]) -> tuple[Draft, list[list[int]]]:
+    """Return one tree with all paths, and the nodes along each, from the last committed token (-1) on."""
+    tree = merged(map(Draft.chain, paths), sum(map(len, paths)))
+    nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
+    walks = [accumulate(path, lambda node, token: nodes[node, token], initial=-1) for path in paths]
+    return tree, list(map(list, walks))
 
 
 class DraftTable:
@@ -206,13 +201,13 @@ def record_lookup(
     for at in range(text.committed):
         view = replace(request, tokens=request.tokens + text.tokens[:at])
         table.hint[at] = drafter.hint(view)
-        row = [_draft_one(drafter, Job(view, n, READ_ALL)) for n in range(1, length + 1)]
+        row = [draft_one(drafter, Job(view, n, READ_ALL)) for n in range(1, length + 1)]
         table.given = table.given or find_given(drafter, view, length)
         drafter.observe(view, text.tokens[at : at + 1])
         longest = _without_prefixes(row)
         overlaps = reader.path_overlaps(at, longest) if reader else [()] * len(longest)
         places = {
-            draft: table.add(draft, along, _chances(at, draft, text))
+            draft: table.add(draft, along, accepted_chances(at, draft, text))
             for draft, along in zip(longest, overlaps, strict=True)
         }
         for k, draft in enumerate(row):
@@ -224,12 +219,12 @@ def record_lookup(
     return table.build()
 
 
-def _draft_one(drafter: Drafter, job: Job) -> Draft:
+def draft_one(drafter: Drafter, job: Job) -> Draft:
     (draft,) = drafter.draft([job])
-    return _checked(draft)
+    return check_chain(draft)
 
 
-def _checked(draft: Draft) -> Draft:
+def check_chain(draft: Draft) -> Draft:
     if draft.dist is not None or not draft.is_chain:
         raise UserError("it draws its tokens or drafts trees, where a trace needs one chain")
     return draft
@@ -249,7 +244,7 @@ def _begins(whole: Draft, draft: Draft) -> bool:
     return whole.tokens[:n] == draft.tokens and whole.signals[:n] == draft.signals
 
 
-def _chances(at: int, draft: Draft, text: Text) -> list[float]:
+def accepted_chances(at: int, draft: Draft, text: Text) -> list[float]:
     """Return the target's probability of each token up to the first off the text; 0 beyond (never read)."""
     if text.sampling.greedy:
         return []
@@ -263,12 +258,12 @@ def find_given(drafter: Drafter, view: Request, length: int) -> Given | None:
     Raises:
         UserError: a signal changes with what else is read.
     """
-    whole = _draft_one(drafter, Job(view, length, READ_ALL, deterministic=True))
+    whole = draft_one(drafter, Job(view, length, READ_ALL, deterministic=True))
     if not whole.tokens:
         return None
     given: dict[str, list[str] | None] = {}
     for name, rule in READING.items():
-        draft = _draft_one(drafter, Job(view, length, (rule,), deterministic=True))
+        draft = draft_one(drafter, Job(view, length, (rule,), deterministic=True))
         if draft.tokens != whole.tokens:
             raise UserError("its drafts change with the signals that are read")
         given[name] = _shared_signals(draft, whole) if draft.signals else None
@@ -375,7 +370,7 @@ def _draft_spans(
     drafts = [next(answers) if n > 0 else Draft() for n in lengths]
     for view, draft in zip(views, drafts, strict=True):
         drafter.close(view)
-        _checked(draft)
+        check_chain(draft)
     return drafts
 
 
@@ -394,124 +389,6 @@ def _share_cache(drafter: Any, whole: Request, views: Sequence[Request]) -> None
         ids = drafter.runner.request_ids
         drafter.runner.share(ids.index(view.id), ids.index(whole.id), length)
         drafter.cached[view.id] = CachedText(length)
-
-
-# -- heads ----------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class TextCoupling:
-    """Chooses the tokens of a sampled draft given the text, so that both together are as in live rounds.
-
-    A live round accepts a drafted token with probability min(1, p / q) and replaces a rejected one by a token
-    from (p - q)+. Read backwards from the text's token: it was drafted with probability min(1, q / p), else a
-    token from (q - p)+ was drafted and rejected. What follows a rejected token is drawn from q.
-
-    `accept` and `overlap` are the grade of the draft's first token: that probability, and the sum of
-    min(p, q).
-    """
-
-    text: Text
-    at: int
-    rng: Random
-    accept: float = 0.0
-    overlap: float = 0.0
-
-    def choose(self, drafted: Sequence[int], q: Any) -> int:
-        """Return the next token of a draft made at `at`, of distribution `q` over the target's vocabulary."""
-        from ...models.distributions import draw
-
-        text, place = self.text, self.at + len(drafted)
-        if list(drafted) != text.tokens[self.at : place]:
-            return draw(q, self.rng.random())
-        p, token = text.distribution(place).to(q.device), text.tokens[place]
-        chances = float(p[token]), float(q[token])
-        if not drafted:
-            self.accept = min(1.0, chances[1] / chances[0]) if chances[0] > 0.0 else 1.0
-            self.overlap = float(p.minimum(q).sum())
-        if self.rng.random() * chances[0] < chances[1]:
-            return token
-        rejected = (q - p).clamp_(min=0.0)
-        return draw(rejected if rejected.any() else q, self.rng.random())
-
-
-def record_heads(
-    drafters: Mapping[str, Any], text: Text, length: int, ids: Iterator[int], target: Target, *, overlap: bool
-) -> dict[str, RecordedDrafts]:
-    """Record the drafts that heads make from the target's hidden states at each position.
-
-    A later token is drafted from the head's own states, so each position has a draft of its own; those of
-    `BATCH` positions are made in one batch. The first has none: before the target has read the prompt there
-    are no states.
-    """
-    if not drafters:
-        return {}
-    reader, n = TextReader(target, text, ids), text.committed
-    for at in (*range(0, n, CHUNK), n):
-        reader.scores(at, Draft())
-    whole = reader.request
-    for name, drafter in drafters.items():
-        with named_errors(name):
-            _draft_one(drafter, Job(whole, 1, deterministic=True))  # reads the whole text
-    graded = 0 if text.sampling.greedy else len(text.tokens)
-    tables = {name: DraftTable(text, length, graded=graded) for name in drafters}
-    scored = TextReader(target, text, ids) if overlap else None
-    for first in range(1, n, BATCH):
-        views = [text.request(next(ids), at) for at in range(first, min(first + BATCH, n))]
-        for view in views:
-            target.open(view)
-        drafts = []
-        for name, drafter in drafters.items():
-            with named_errors(name):
-                drafts.append(_draft_views(drafter, whole, views, length, tables[name], text, rows=overlap))
-        for view in views:
-            target.close(view)
-        chains = [(at, draft) for at, of in enumerate(zip(*drafts, strict=True), first) for draft in of]
-        overlaps = scored.chain_overlaps(chains) if scored else [()] * len(chains)
-        for name, (at, draft), along in zip(cycle(drafters), chains, overlaps, strict=False):
-            with named_errors(name):
-                start = tables[name].add(draft, along, _chances(at, draft, text))
-                tables[name].place(at, start, len(draft.tokens))
-    for one in (reader, scored):
-        if one:
-            one.close()
-    for drafter in drafters.values():
-        drafter.close(whole)
-    return {name: table.build() for name, table in tables.items()}
-
-
-def _draft_views(
-    drafter: Any,
-    whole: Request,
-    views: Sequence[Request],
-    length: int,
-    table: DraftTable,
-    text: Text,
-    *,
-    rows: bool,
-) -> list[Draft]:
-    """Draft at the end of each view of a text that the head has read."""
-    jobs, couplings = [], list[TextCoupling]()
-    for view in views:
-        drafter.seat(whole, view)
-        drafter.observe(view, view.tokens)
-        table.hint[view.position] = drafter.hint(view)
-        if (longest := min(length, view.remaining - 1)) > 0:
-            jobs.append(Job(view, longest, READ_ALL, rows=rows))
-            if not text.sampling.greedy:
-                couplings.append(TextCoupling(text, view.position, view.rng))
-                jobs[-1] = replace(jobs[-1], choose=couplings[-1].choose)
-    drafts = drafter.draft(jobs) if jobs else []
-    for coupling in couplings:
-        table.accept[coupling.at], table.shared[coupling.at] = coupling.accept, coupling.overlap
-    if couplings:  # what they were drawn from is in the choice
-        drafts = [replace(draft, probs=(), dist=None) for draft in drafts]
-    for job, draft in zip(jobs, map(_checked, drafts), strict=True):
-        if table.given is None and draft.tokens:
-            table.given = find_given(drafter, job.request, job.length)
-    for view in views:
-        drafter.close(view)
-    return [*drafts, *[Draft()] * (len(views) - len(jobs))]  # those at the budget's end are the last
 
 
 @contextmanager

@@ -28,7 +28,6 @@ from .drafts import (
     TextReader,
     named_errors,
     record_grades,
-    record_heads,
     record_lookup,
     record_model,
 )
@@ -43,6 +42,7 @@ from .files import (
     read_header,
     save,
 )
+from .heads import record_heads
 
 FIRST_ID = 1 << 40  # ids of a recording's requests, far from those of any loop on the same target
 COST_PROMPTS = 16  # prompts for measuring costs
@@ -163,8 +163,9 @@ class Recorder:
         sampling = replace(header.sampling, seed=seed)
         text = write_text(self.target, prompt.tokens, sampling, beyond=header.length)
         if not header.greedy:
-            scores = TextReader(self.target, text, self.ids).chunks(len(text.tokens))
-            text = replace(text, scores=scores)
+            reader = TextReader(self.target, text, self.ids)
+            text = replace(text, scores=reader.chunks(len(text.tokens)))
+            reader.close()
         heads = {name: drafter for name, drafter in self.drafters.items() if isinstance(drafter, Waiter)}
         drafts = record_heads(heads, text, header.length, self.ids, self.target, overlap=header.overlap)
         others = {name: drafter for name, drafter in self.drafters.items() if name not in heads}
