@@ -456,7 +456,7 @@ def test_a_folder_that_cannot_be_one_is_named(tmp_path: Path) -> None:
         Journal(tmp_path / "file", {}, load=0.0)
     (tmp_path / "file").unlink()
     (tmp_path / "results.json").touch()
-    with pytest.raises(UserError, match=r"has results without run\.json"):
+    with pytest.raises(UserError, match=r"holds results\.json, and no run"):
         Journal(tmp_path, {}, load=0.0)
     (tmp_path / "results.json").unlink()
     (tmp_path / "run.json").write_text("{")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -17,7 +16,7 @@ from draftwise.measure.trace.oracle import Step, best, best_composite, exactly, 
 from draftwise.measure.trace.results import compute_oracle
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
-from tests.measure.trace.sims import COSTS, recorded, settings
+from tests.measure.trace.sims import COSTS, recorded
 
 FREE = Costs(passes=(1.0,), others=DrafterCosts(step=0.1), name="no catching up")
 
@@ -184,12 +183,6 @@ def test_too_many_drafters_to_follow(trace: Trace) -> None:
     behind = Costs(passes=(1.0,), others=DrafterCosts(catch_up=0.1))
     with pytest.raises(UserError, match="13 drafters with catch_up costs, of which the oracle can follow 12"):
         best(ReplayState(crowd), behind)
-
-
-def test_a_drawn_text_has_no_oracle(tmp_path: Path) -> None:
-    trace = recorded(tmp_path, sampling=settings(8, temperature=1.0), n=2)
-    with pytest.raises(UserError, match="record it at --temperature 0"):
-        compute_oracle(trace, COSTS)
 
 
 # -- composite drafts -------------------------------------------------------------------------------------

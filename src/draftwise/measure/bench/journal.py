@@ -45,7 +45,7 @@ class Unit:
 def usable(folder: Path) -> None:
     """Check that a folder is new, empty, or a run's, and can be written to."""
     check_reachable(folder)
-    own = (".lock", "state", *FILES, "results.json")  # files that a killed run may have left
+    own = (".lock", "state")  # what a run may have left that was killed before it wrote `run.json`
     is_begun = (folder / "run.json").exists() or not folder.exists()
     others = [] if is_begun else [path.name for path in folder.iterdir() if path.name not in own]
     if others:
@@ -160,8 +160,6 @@ class Journal:
         """
         path = self.folder / "run.json"
         if not path.exists():
-            if any((self.folder / name).exists() for name in (*FILES, "results.json")):
-                raise UserError(f"{self.folder} has results without run.json: name another folder")
             return []
         try:
             saved = json.loads(path.read_text())

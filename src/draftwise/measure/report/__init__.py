@@ -8,7 +8,7 @@ from pathlib import Path
 from ...writing import write_text
 from .page import page
 from .records import Results, read, readable
-from .story import Block, Drawing, Fold, Heading, Story, body, rest, tell_story
+from .story import Block, Drawing, Fold, Heading, Story, closing_blocks, result_blocks, tell_story
 from .tables import Table
 
 __all__ = ["write_report"]
@@ -25,7 +25,7 @@ def write_report(folder: Path, *, beside: Sequence[Path] = ()) -> None:
     """
     results = read(folder, beside)
     with readable(folder):  # simulations and optima are read where they are shown
-        list(body(results))
+        list(result_blocks(results))
     story = tell_story(results, folder / "pictures")
     write_text(folder / "report.md", markdown(results, story))
     write_text(folder / "report.html", page(results, story))
@@ -35,7 +35,7 @@ def markdown(results: Results, story: Story) -> str:
     """Return the whole report; pictures are links into `pictures/`."""
     parts = [f"# {story.title}", story.subtitle, _pairs(story.origin)]
     parts += [text if good else f"**{text}**" for good, text in story.notes]
-    parts += map(_block, [*body(results), *story.pictures(), *rest(results, story)])
+    parts += map(_block, [*result_blocks(results), *story.picture_blocks(), *closing_blocks(results, story)])
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

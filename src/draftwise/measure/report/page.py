@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from .records import Results, Sample
-from .story import Block, Drawing, Fold, Heading, Story, body, rest
+from .story import Block, Drawing, Fold, Heading, Story, closing_blocks, result_blocks
 from .style import COLOURS
 from .tables import Cell, Table
 
@@ -29,9 +29,9 @@ def page(results: Results, story: Story) -> str:
     """Return the whole page."""
     parts = (
         _head(results, story),
-        *map(_block, [*body(results), *story.pictures()]),
+        *map(_block, [*result_blocks(results), *story.picture_blocks()]),
         *_texts(results),
-        *map(_block, rest(results, story)),
+        *map(_block, closing_blocks(results, story)),
     )
     skeleton = Template(SKELETON.read_text(encoding="utf-8"))
     # A tint and an underline for each drafter's pieces, which differs without colour too.
@@ -50,7 +50,7 @@ def _head(results: Results, story: Story) -> str:
         f"<div><dt>{escape(what)}</dt><dd>{escape(value)} <small>{breakable(whose)}</small></dd></div>"
         for what, value, whose in story.facts
     )
-    sections = [block.title for block in story.pictures() if isinstance(block, Heading)]
+    sections = [block.title for block in story.picture_blocks() if isinstance(block, Heading)]
     links = ["Results", *sections, *(["Texts"] if results.samples else []), "Glossary", "Setting"]
     nav = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in links)
     return (

@@ -91,7 +91,7 @@ class Story:
     facts: Sequence[tuple[str, str, str]]
     drawings: Sequence[Drawing]
 
-    def pictures(self) -> list[Block]:
+    def picture_blocks(self) -> list[Block]:
         """Return the pictures that have data, with the headings of their sections."""
         blocks = list[Block]()
         drawings = [one for one in self.drawings if one.svg]
@@ -100,7 +100,7 @@ class Story:
         return blocks
 
 
-def body(results: Results) -> Iterator[Block]:
+def result_blocks(results: Results) -> Iterator[Block]:
     """Yield the numbers of the results."""
     yield Heading("Results")
     if results.simulation:
@@ -122,7 +122,7 @@ def body(results: Results) -> Iterator[Block]:
         yield tables.texts(("method", "reason"), results.absent)
 
 
-def rest(results: Results, story: Story) -> Iterator[Block]:
+def closing_blocks(results: Results, story: Story) -> Iterator[Block]:
     """Yield what stands at the end: terms, settings, and the pictures without data."""
     yield Heading("Glossary")
     yield {term: text for term, text in GLOSSARY.items() if results.rows or term not in UNSIMULATED}
