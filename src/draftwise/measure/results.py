@@ -133,7 +133,7 @@ def _total(rows: Sequence[Row], key: str) -> Any:
 
 
 def read_lines(path: Path, remedy: str) -> Iterator[tuple[int, Any]]:
-    """Yield the values of a JSON Lines file with their line numbers; an incomplete last line is dropped.
+    """Yield the values of a JSON Lines file with their line numbers; a last line that was cut is left out.
 
     Raises:
         UserError: another line is no JSON; names file and line, and ends with `remedy`.
@@ -142,11 +142,11 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[int, Any]]:
         return
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
             try:
                 value = parse_json(line)
             except ValueError as error:
+                if not line.endswith(b"\n"):
+                    return
                 raise UserError(f"{path}, line {number}: not JSON ({error}); {remedy}") from None
             yield number, value
 
