@@ -10,7 +10,7 @@ import pytest
 from draftwise.data import spec_bench
 from draftwise.measure.bench.child import Child, ChildError
 from draftwise.measure.bench.contender import Generation, Item
-from draftwise.measure.bench.peers import Absent, Peers
+from draftwise.measure.bench.peers import Peers, Unavailable
 from draftwise.models.gguf.export import write_gguf
 
 from .conftest import sim_models
@@ -64,13 +64,11 @@ def test_what_goes_wrong_there_is_said_here() -> None:
 
 def test_a_file_that_cannot_be_read_makes_the_peer_absent(tmp_path: Path) -> None:
     peers = Peers(sim_models(), "zoo:target", [], {})
-    try:
-        found = peers.build(f"llamacpp:plain?file={tmp_path}/none.gguf")
-    finally:
-        peers.close()
-    assert isinstance(found, Absent)
     missing = "llama-cpp-python is not installed"
-    assert (found.reason == missing) is (find_spec("llama_cpp") is None)
+    with pytest.raises(Unavailable) as caught:
+        peers.build(f"llamacpp:plain?file={tmp_path}/none.gguf")
+    peers.close()
+    assert (str(caught.value) == missing) is (find_spec("llama_cpp") is None)
 
 
 @pytest.mark.skipif(find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")

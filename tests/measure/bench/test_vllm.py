@@ -11,7 +11,7 @@ import pytest
 
 from draftwise import UserError
 from draftwise.measure.bench import peers as module
-from draftwise.measure.bench.peers import Absent, Peers
+from draftwise.measure.bench.peers import Peers, Unavailable
 from draftwise.measure.bench.vllm import load
 from draftwise.models.load import resolve
 
@@ -63,8 +63,8 @@ def test_each_mode_says_it_in_vllms_words(asked: list[Mapping[str, Any]]) -> Non
 
 def test_a_draft_model_must_be_there_and_options_are_checked(asked: list[Mapping[str, Any]]) -> None:
     peers = made(["ngram"])
-    absent = peers.build("vllm:draft")
-    assert isinstance(absent, Absent) and "draft model" in absent.reason
+    with pytest.raises(Unavailable, match="draft model"):
+        peers.build("vllm:draft")
     with pytest.raises(UserError, match="vllm:ngram"):
         peers.build("vllm:ngram?drafter=zoo:code")
     assert not asked

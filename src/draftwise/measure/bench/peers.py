@@ -66,14 +66,6 @@ ENGINES: Mapping[str, Mapping[str, Options]] = {
 MODULES = {"llamacpp": ("llama_cpp", "llama-cpp-python"), "vllm": ("vllm", "vllm")}  # and packages
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """A peer that could not be measured, and the reason."""
-
-    method: str
-    reason: str
-
-
 class Unavailable(Exception):
     """A peer cannot be built here; the message is the reason."""
 
@@ -108,19 +100,21 @@ class Peers:
     children: list[Child] = field(default_factory=list)
     scratch: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
 
-    def build(self, name: str) -> Contender | Absent:
-        """Build the contender for a name from `names`."""
+    def build(self, name: str) -> Contender:
+        """Build the contender for a name from `names`.
+
+        Raises:
+            UserError: an unknown option, or an invalid one.
+            Unavailable: it cannot run here.
+        """
         spec = registry.parse(name)
-        make = {"transformers": self._transformers, "llamacpp": self._llamacpp, "vllm": self._vllm}[spec.name]
+        if spec.name != "llamacpp" and parse_target(self.target).is_gguf:
+            raise Unavailable(f"{spec.name} is not given GGUF files: compare with llamacpp")
         module, package = MODULES.get(spec.name, ("", ""))
-        try:
-            if spec.name != "llamacpp" and parse_target(self.target).is_gguf:
-                raise Unavailable(f"{spec.name} is not given GGUF files: compare with llamacpp")
-            if module and find_spec(module) is None:
-                raise Unavailable(f"{package} is not installed")
-            return make(name, spec.path, read_options(name, ENGINES[spec.name][spec.path], spec.options))
-        except Unavailable as reason:
-            return Absent(name, str(reason))
+        if module and find_spec(module) is None:
+            raise Unavailable(f"{package} is not installed")
+        make = {"transformers": self._transformers, "llamacpp": self._llamacpp, "vllm": self._vllm}[spec.name]
+        return make(name, spec.path, read_options(name, ENGINES[spec.name][spec.path], spec.options))
 
     def _transformers(self, name: str, kind: str, options: dict[str, Any]) -> Contender:
         from .transformers import Transformers

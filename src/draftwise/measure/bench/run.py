@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from random import Random
 from time import perf_counter
@@ -29,7 +30,7 @@ from ..workloads import choose, encode_fitting, load
 from .contender import Contender, Generation, Item, Peer, Text
 from .journal import Journal, Unit, begun_with, usable
 from .ours import Models, Policy
-from .peers import Absent, Peers
+from .peers import Peers, Unavailable
 
 WARM_UP_TOKENS = 24
 COPIED_TOKENS = 48
@@ -123,16 +124,16 @@ def bench(
     return results
 
 
-def _contenders(settings: Settings, models: Models, peers: Peers) -> tuple[list[Contender], list[Absent]]:
+def _contenders(settings: Settings, models: Models, peers: Peers) -> tuple[list[Contender], dict[str, str]]:
+    """Return what is compared, and why other peers are not."""
     policies = dict.fromkeys([BASELINE, *settings.policies])
     contenders: list[Contender] = [Policy(name, models, seed=settings.seed) for name in policies]
-    absent = []
+    absent = {}
     for name in settings.peers:
-        built = peers.build(name)
-        if isinstance(built, Absent):
-            absent.append(built)
-        else:
-            contenders.append(built)
+        try:
+            contenders.append(peers.build(name))
+        except Unavailable as reason:
+            absent[name] = str(reason)
     return contenders, absent
 
 
@@ -144,24 +145,18 @@ def _identity(settings: Settings, items: Sequence[Item], facts: dict[str, Any]) 
     return own | {"prompts_sha": digest} | same | {"versions": facts["versions"]}
 
 
-def _too_large(contenders: Sequence[Contender], batches: Sequence[int]) -> list[Absent]:
-    return [
-        Absent(c.name, f"at batch {b}: it takes at most {c.most()} prompt{'s' * (c.most() > 1)} at a time")
-        for c in contenders
-        for b in batches
-        if 0 < c.most() < b
-    ]
-
-
 def _results(
-    settings: Settings, runner: Runner, absent: Sequence[Absent], facts: dict[str, Any]
+    settings: Settings, runner: Runner, absent: Mapping[str, str], facts: dict[str, Any]
 ) -> dict[str, Any]:
     """The content of `results.json`; marks in `prompts.jsonl` which texts equal those of plain decoding."""
     journal, greedy = runner.journal, settings.temperature == 0
     rows = identical(journal.rows()) if greedy else journal.rows()
     journal.rewrite(rows)
-    failed = [Absent(name, reason) for name, reason in runner.failed.items()]
-    gone = [*absent, *failed, *_too_large(runner.contenders, settings.batch)]
+    gone = [{"method": name, "reason": reason} for name, reason in [*absent.items(), *runner.failed.items()]]
+    for c, batch in product(runner.contenders, settings.batch):
+        if 0 < (most := c.most()) < batch:
+            reason = f"at batch {batch}: it takes at most {most} prompt{'s' * (most > 1)} at a time"
+            gone.append({"method": c.name, "reason": reason})
     methods = [c.name for c in runner.contenders if c.name not in runner.failed]
     samples = [row["load"] for row in rows if row["load"]]
     reasons = judge(journal.starts, samples, facts["cores"])
@@ -175,7 +170,7 @@ def _results(
         "load": [{"start": load} for load in journal.starts] + samples,
         "results": summarize(rows, methods=methods, greedy=greedy, seed=settings.seed),
         "peers": runner.peers(),
-        "absent": [asdict(a) for a in gone],
+        "absent": gone,
     }
 
 
