@@ -151,6 +151,12 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[int, Any]]:
             yield number, value
 
 
+def work_row(work: Any, tokens: int) -> Row:
+    """Return what decoding one prompt took, as a line of `prompts.jsonl` has it."""
+    names = ("seconds", "rounds", "accepted", "drafted", "seconds_by_phase", "pulls")
+    return {"new_tokens": tokens} | {name: getattr(work, name) for name in names}
+
+
 def round_row(round: Round, seconds: Row) -> Row:
     """Return a round as a line of `rounds.jsonl` has it."""
     return {

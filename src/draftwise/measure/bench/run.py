@@ -25,7 +25,7 @@ from ...policies.catalogue import method
 from ...writing import write_json
 from .. import machine
 from ..machine import Meter, judge
-from ..results import BASELINE, Row, identical, round_row, summarize
+from ..results import BASELINE, Row, identical, round_row, summarize, work_row
 from ..workloads import choose, encode_fitting, load
 from .contender import Contender, Generation, Item, Peer, Text
 from .journal import Journal, Unit, begun_with, usable
@@ -326,7 +326,9 @@ class Runner:
             self.times[contender.name, unit.batch].append(text.seconds)
             head: Row = {"method": contender.name, "category": item.category}
             head |= {"batch": unit.batch, "prompt": item.index}
-            rows.append({"key": key, "engine": contender.engine, **head} | _prompt_row(item, text, load))
+            about = {"key": key, "engine": contender.engine, **head, "question_id": item.question_id}
+            facts = {"identical": None, "text_sha": text.sha, "load": load}
+            rows.append(about | work_row(text, len(text.tokens)) | facts)
             load = None  # one sample per unit
             rounds += [
                 head | {"round": n} | round_row(round, asdict(round.seconds)) | signals
@@ -356,22 +358,6 @@ class Runner:
         seconds = (means[unit.method, unit.batch] * len(unit.prompts) for unit in unfinished)
         left = sum(seconds) if is_known else None
         return Progress(at, len(work), contender.name, items[0].category, left)
-
-
-def _prompt_row(item: Item, text: Text, load: Any) -> Row:
-    return {
-        "question_id": item.question_id,
-        "new_tokens": len(text.tokens),
-        "seconds": text.seconds,
-        "rounds": text.rounds,
-        "accepted": text.accepted,
-        "drafted": text.drafted,
-        "identical": None,
-        "seconds_by_phase": dict(text.seconds_by_phase),
-        "pulls": dict(text.pulls),
-        "text_sha": text.sha,
-        "load": load,
-    }
 
 
 def find_doubts(record: Mapping[str, Any]) -> Iterator[str]:

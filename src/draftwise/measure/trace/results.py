@@ -17,7 +17,7 @@ from ...generation.text import TARGET
 from ...policies.catalogue import method
 from ...writing import replacing, write_json, write_text
 from .. import machine
-from ..results import BASELINE, Progress, Row, arm_values, round_row, summarize
+from ..results import BASELINE, Progress, Row, arm_values, round_row, summarize, work_row
 from ..writing import make_folder, refuse_benchmark
 from .costs import MEASURED, Costs, busy, costs_json
 from .files import FIELDS, Trace, read_samples
@@ -59,7 +59,8 @@ def replayed(
                 about = {"method": name, "category": recording.category, "prompt": i}
                 with _naming(name):
                     rounds = list(_write_rounds(replay, state, about, file))
-                rows.append(_prompt_row(name, i, recording.category, rounds))
+                stats, key = Stats.of(rounds), {"key": f"{name} @1 #{i}", "engine": "replay", "batch": 1}
+                rows.append(key | about | work_row(stats, stats.tokens) | {"identical": True})
                 if str(i) in samples:
                     prompt, words = samples[str(i)]
                     pieces.append(about | {"prompt_text": prompt, "pieces": split_pieces(words, rounds)})
@@ -115,26 +116,6 @@ def split_pieces(words: Sequence[str], rounds: Sequence[Round]) -> list[tuple[st
                 pieces.append((piece, source))
             at += tokens
     return pieces
-
-
-def _prompt_row(name: str, index: int, category: str, rounds: Sequence[Round]) -> Row:
-    stats = Stats.of(rounds)
-    return {
-        "key": f"{name} @1 #{index}",
-        "method": name,
-        "engine": "replay",
-        "category": category,
-        "prompt": index,
-        "batch": 1,
-        "new_tokens": stats.tokens,
-        "seconds": stats.seconds,
-        "rounds": stats.rounds,
-        "accepted": stats.accepted,
-        "drafted": stats.drafted,
-        "identical": True,
-        "seconds_by_phase": stats.seconds_by_phase,
-        "pulls": stats.pulls,
-    }
 
 
 def _results(
