@@ -145,10 +145,8 @@ class Peers:
             why = "no draft model: name one among the drafters, or a GGUF file with drafter"
             drafter = drafter or self._first_model(("lm", "gguf"), why)
         try:
-            options["file"], shown["file"] = (
-                file or self.gguf(self.target),
-                file or self._weights(self.target),
-            )
+            options["file"] = file or self.gguf(self.target)
+            shown["file"] = file or self._weights(self.target)
             if drafter is not None:
                 options["draft"], shown["draft"] = self.gguf(drafter), self._weights(drafter)
         except UserError as error:
