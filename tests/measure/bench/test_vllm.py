@@ -61,6 +61,17 @@ def test_each_mode_says_it_in_vllms_words(asked: list[Mapping[str, Any]]) -> Non
     peers.close()
 
 
+@pytest.mark.parametrize(("gpu", "dtype"), [("", "float32"), ("an H100", "auto")])
+def test_weights_are_float32_where_there_is_no_gpu(
+    gpu: str, dtype: str, asked: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "describe", lambda: {"gpu": gpu, "threads": 2})
+    peers = Peers(sim_models(), "zoo:target", [], {"dtype": "auto"})
+    peers.build("vllm:plain")
+    peers.close()
+    assert asked[0]["dtype"] == dtype
+
+
 def test_a_draft_model_must_be_there_and_options_are_checked(asked: list[Mapping[str, Any]]) -> None:
     peers = made(["ngram"])
     with pytest.raises(Unavailable, match="draft model"):

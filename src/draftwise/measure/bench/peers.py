@@ -167,7 +167,7 @@ class Peers:
         hello = {
             "model": resolve(self.target),
             "context": min(4096, window_of(self.models.target)),
-            "dtype": "float32" if dtype == "auto" and describe()["gpu"] is None else dtype,
+            "dtype": "float32" if dtype == "auto" and not describe()["gpu"] else dtype,
             "speculative": speculative,
         }
         return self._child(name, hello, drafts=speculative is not None)
