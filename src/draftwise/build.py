@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from . import registry
 from .core.roles import Drafter, Grader, Matcher, Target
-from .drafters.lookup.datastore import tokenizer_fingerprint
 from .drafters.cascade import TogetherDrafter
+from .drafters.lookup.datastore import tokenizer_fingerprint
 from .errors import DraftwiseWarning, UserError
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.library import check as check_file

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwise.measure.simulate import SimArm, Stationary, Text, play
-from draftwise.measure.simulate.play import Player, World, study
+from draftwise.measure.simulate import Player, SimArm, Stationary, Text, World, count_rounds, play, study
 from draftwise.policies.learners.ucb import UCB1
 
 from .conftest import Refused, Run
@@ -50,16 +49,18 @@ def test_rounds_and_seconds_are_those_of_playing_the_learner() -> None:
     world = World(acceptance=Stationary([0.8, 0.5]), arms=arms, tokens=(200,))
     found = study([Player("ucb1", UCB1)], world, seeds=1)
     text = Text.draw(world.acceptance, arms, 200, rng=Random(0))
-    run = play(UCB1(2), text, rng=Random(10_000))
+    played, accepted = play(UCB1(2), text, rng=Random(10_000))
+    seconds = np.array([arm.seconds for arm in arms])
     row = policy(found, "ucb1")
-    assert (row["rounds"], row["seconds"]) == (run.rounds, pytest.approx(run.seconds))
-    assert row["pulls"] == run.pulls
-    assert row["switches"] == run.switches
-    assert row["rounds_regret"][-1] == run.regret
-    assert row["seconds_regret"][-1] == pytest.approx(run.seconds_regret)
-    reached = int(np.searchsorted(np.cumsum(run.accepted.astype(int) + 1), 100)) + 1
-    assert row["rounds_regret"][19] == reached - text.rounds(0, 100)
-    assert [arm["rounds"] for arm in found["arms"]] == list(run.fixed)
+    assert (row["rounds"], row["seconds"]) == (len(played), pytest.approx(seconds[played].sum()))
+    assert row["pulls"] == np.bincount(played, minlength=2).tolist()
+    assert row["switches"] == np.count_nonzero(np.diff(played))
+    alone = np.array([count_rounds([text], arm) for arm in (0, 1)])
+    assert row["rounds_regret"][-1] == len(played) - alone[:, -1].min()
+    assert row["seconds_regret"][-1] == pytest.approx(row["seconds"] - (alone[:, -1] * seconds).min())
+    reached = int(np.searchsorted(np.cumsum(accepted.astype(int) + 1), 100)) + 1
+    assert row["rounds_regret"][19] == reached - alone[0, 99]
+    assert [arm["rounds"] for arm in found["arms"]] == alone[:, -1].tolist()
 
 
 def test_a_curve_over_several_texts_adds_up_their_rounds() -> None:

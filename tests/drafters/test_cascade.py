@@ -185,7 +185,7 @@ def record(drafters: dict[str, Drafter]) -> None:
         length=4,
         overlap=False,
     )
-    recording(SimTarget(markov(P), V), drafters, [], Path("unused"), header, Sampling())
+    recording(SimTarget(markov(P), V), drafters, [], Path("unused"), header)
 
 
 def test_a_part_that_fails_costs_no_text() -> None:

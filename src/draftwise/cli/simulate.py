@@ -18,8 +18,7 @@ from .progress import progress
 from .show import Result, table
 
 if TYPE_CHECKING:
-    from draftwise.measure.simulate import Acceptance, SimArm
-    from draftwise.measure.simulate.play import Player, World
+    from draftwise.measure.simulate import Acceptance, Player, SimArm, World
 
 POLICIES = "random,ucb1,metasd-ucb,ucbspec,exp3spec,tapout-seq-ts,hedgespec,linucb"
 DRIFTS = ("none", "phases", "texts", "runs")
@@ -106,8 +105,7 @@ class WorldOptions:
         return tuple([SimArm(0, 0)] if 0 in lengths else []) + tuple(drafting)
 
     def world(self) -> World:
-        from draftwise.measure.simulate import by_rate, by_reward
-        from draftwise.measure.simulate.play import World
+        from draftwise.measure.simulate import World, by_rate, by_reward
         from draftwise.policies.recorders.bandit import blended
 
         if self.reward not in REWARDS:
@@ -147,7 +145,7 @@ def simulate(
     draftwise simulate
     draftwise simulate --policies ucb1,exp3spec --chances 0.8,0.5/0.5,0.8 --drift phases --out simulated
     """
-    from draftwise.measure.simulate.play import study
+    from draftwise.measure.simulate import study
     from draftwise.measure.writing import make_folder
 
     simulated = world.world()
@@ -177,8 +175,7 @@ def numbers(option: str, text: str, *, high: float = inf) -> list[float]:
 
 def player(name: str, arms: Sequence[SimArm]) -> Player:
     """The learner of a policy of the catalogue."""
-    from draftwise.measure.simulate import ByLastReward
-    from draftwise.measure.simulate.play import Player
+    from draftwise.measure.simulate import ByLastReward, Player
     from draftwise.policies.bandit import ContextPolicy
     from draftwise.policies.catalogue import method
 

@@ -92,10 +92,10 @@ def trace(
             overlap=options.overlap,
         )
         count = partial(tell, "recording")
-        resumed = record.record(models, team, prompts, out, header, sampling, progress=count)
+        resumed = record.record(models, team, prompts, out, header, progress=count)
         write_samples(Trace(out), decoder.tokenizer)
     with waiting("measuring what the parts of a round cost"):
-        costs = record.record_costs(models, team, prompts, out, header, sampling, load=before)
+        costs = record.record_costs(models, team, prompts, out, header, load=before)
     facts = {"path": str(out), "prompts": len(prompts), "resumed": resumed, "left_out": left_out}
     facts |= {"drafters": list(team), "length": options.length, "overlap": options.overlap} | trust(costs)
     return Result(facts, partial(_recorded, facts))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import error as ZlibError
 
 from draftwise.errors import UserError
 from draftwise.inputs import parse_json, whole
@@ -46,26 +49,40 @@ def load_prompts(path: str | Path) -> list[Prompt]:
     Raises:
         UserError: the file cannot be read, holds no prompt, or a line is broken; names file and line.
     """
-    path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON strings may hold other line breaks
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"cannot read the prompts in {path}: {reason}; name a JSONL file") from error
-    prompts = [_prompt(line, number, path) for number, line in enumerate(lines, 1) if line.strip()]
+    prompts = [_prompt(row, number, Path(path)) for number, row in read_rows(Path(path), f"; {_REMEDY}")]
     if not prompts:
         raise UserError(f"no prompt in {path}; {_REMEDY}")
     return prompts
 
 
-def _prompt(line: str, number: int, path: Path) -> Prompt:
+def read_rows(path: Path, remedy: str = "") -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a JSONL file, which may be packed by gzip, with their line numbers.
+
+    Raises:
+        UserError: the file cannot be read, or a line is broken; names file and line, and ends with `remedy`.
+    """
     try:
-        row: Any = parse_json(line)
-    except ValueError as error:
-        reason = getattr(error, "msg", str(error))
-        raise UserError(f"{path}, line {number}: not JSON ({reason}); {_REMEDY}") from error
-    if not isinstance(row, dict):
-        raise UserError(f"{path}, line {number}: not an object; {_REMEDY}")
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        lines = raw.decode("utf-8").split("\n")  # JSON strings may hold other line breaks
+    except (gzip.BadGzipFile, ZlibError, EOFError) as error:
+        raise UserError(f"cannot read {path}: damaged or no gzip file; get it again") from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"cannot read the prompts in {path}: {reason}; name a JSONL file") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            reason = getattr(error, "msg", str(error))
+            raise UserError(f"{path}, line {number}: not JSON ({reason}){remedy}") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, line {number}: not an object{remedy}")
+        yield number, row
+
+
+def _prompt(row: dict[str, Any], number: int, path: Path) -> Prompt:
     turns = row.get("turns", [row["prompt"]] if "prompt" in row else None)
     if not isinstance(turns, list) or not turns or not all(isinstance(t, str) and t.strip() for t in turns):
         raise UserError(f"{path}, line {number}: no text in `turns` or `prompt`; {_REMEDY}")

@@ -37,11 +37,11 @@ def checkup() -> dict[str, Any]:
             import_module(name)
         except Exception as error:  # whatever a broken installation raises
             broken.append(f"{name} cannot be imported: {one_line(error)}")
-    facts = _machine()
+    facts = machine.describe()
     sections = {
-        "machine": facts,
+        "machine": _machine(facts),
         "load": _load(meter.sample(), facts["threads"]),
-        "versions": _versions(),
+        "versions": {"python": facts["python"], **facts["versions"]},
         "llamacpp": _llamacpp(broken),
         "extras": extras(),
         "caches": _caches(),
@@ -91,23 +91,16 @@ def _lacking(extra: str) -> Iterator[tuple[str, str]]:
             yield text, f"satisfied by the installed {there}"
 
 
-def _machine() -> dict[str, Any]:
-    facts = machine.describe()
-    torch: Any = _module("torch")
-    limit = quota(QUOTA.read_text()) if QUOTA.is_file() else None
-    return {
-        "cpu": facts["cpu"],
-        "cores": facts["cores"],
-        "cpu_limit": limit,
-        "threads": facts["threads"],
+def _machine(facts: dict[str, Any]) -> dict[str, Any]:
+    torch: Any = _try(lambda: import_module("torch"))
+    own = {key: facts[key] for key in ("cpu", "cores", "threads", "memory_gb", "gpu", "system")}
+    return own | {
+        "cpu_limit": quota(QUOTA.read_text()) if QUOTA.is_file() else None,
         "instructions": _try(lambda: torch.backends.cpu.get_cpu_capability()),
         "features": _try(lambda: _features(torch)) or [],
-        "memory_gb": facts["memory_gb"],
         "compiler": _try(lambda: import_module("torch._inductor.cpp_builder").get_cpp_compiler()),
         "kernels": _try(lambda: import_module("draftwise.models.native.kernels").kernels()) or [],
         "lookups": "C++" if indices.library() else "Python",
-        "gpu": facts["gpu"],
-        "system": facts["system"],
     }
 
 
@@ -127,10 +120,6 @@ def _load(sample: dict[str, Any], threads: int | None) -> dict[str, Any]:
     room = None if threads is None or others is None else fitting(threads, threads, cores - others)
     fixed = next((name for name in FIXED if os.environ.get(name)), "")
     return {"average": load, "others": others, "quiet": quiet, "room": room, "fixed": fixed}
-
-
-def _versions() -> dict[str, str]:
-    return {"python": machine.describe()["python"], **machine.describe()["versions"]}
 
 
 def _llamacpp(broken: list[str]) -> dict[str, Any] | None:
@@ -170,7 +159,6 @@ def _caches() -> dict[str, str]:
 
 
 def _zoo(broken: list[str]) -> dict[str, Any]:
-    """The bundled models, or how to install them."""
     folder = zoo_folder()
     if folder is None:
         return {"installed": False, "remedy": INSTALL}
@@ -191,10 +179,6 @@ def _plugins() -> Iterator[str]:
                 yield f"{group}: {name}: {error}"
             except Exception as error:  # whatever a plug-in raises
                 yield f"{group}: {name} ({point.value}) cannot be imported: {one_line(error)}"
-
-
-def _module(name: str) -> Any:
-    return _try(lambda: import_module(name))
 
 
 def _try(ask: Callable[[], Any]) -> Any:

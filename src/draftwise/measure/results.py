@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core.roles import Policy
 from ..core.round import Round
+from ..errors import UserError
+from ..inputs import parse_json
 
 Row = dict[str, Any]
+Progress = Callable[[int, int], None]
+"""Called with the number of finished prompts (or seeds), and their total."""
 FEWEST = 5  # prompts; bootstrap intervals over fewer prompts mean nothing
 DRAWS = 2000  # resamples of the bootstrap
 BASELINE = "none"
@@ -125,6 +130,31 @@ def mean_rate(rows: Sequence[Row]) -> float:
 
 def _total(rows: Sequence[Row], key: str) -> Any:
     return sum(row[key] for row in rows)
+
+
+def read_lines(path: Path, remedy: str) -> Iterator[tuple[int, Any]]:
+    """Yield the values of a JSON Lines file with their line numbers; a last line that was cut is left out.
+
+    Raises:
+        UserError: another line is no JSON; names file and line, and ends with `remedy`.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                value = parse_json(line)
+            except ValueError as error:
+                if not line.endswith(b"\n"):
+                    return
+                raise UserError(f"{path}, line {number}: not JSON ({error}); {remedy}") from None
+            yield number, value
+
+
+def work_row(work: Any, tokens: int) -> Row:
+    """Return what decoding one prompt took, as a line of `prompts.jsonl` has it."""
+    names = ("seconds", "rounds", "accepted", "drafted", "seconds_by_phase", "pulls")
+    return {"new_tokens": tokens} | {name: getattr(work, name) for name in names}
 
 
 def round_row(round: Round, seconds: Row) -> Row:

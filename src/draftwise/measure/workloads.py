@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
 from string import ascii_lowercase
 from typing import Any
-from zlib import error as ZlibError
 
-from ..data import Prompt, load_prompts, spec_bench
+from ..data import Prompt, load_prompts, read_rows, spec_bench
 from ..errors import UserError
-from ..inputs import parse_json, whole
+from ..inputs import whole
 
 SPLITS = ("all", "test", "validation")
 STRETCH = 10  # prompts of one category in a row: what the smallest categories have
@@ -70,11 +68,7 @@ def load(name: str, *, seed: int = 0) -> list[Prompt]:
 def choose(
     prompts: Sequence[Prompt], *, split: str = "all", per_category: int = 0, limit: int = 0
 ) -> list[Prompt]:
-    """The prompts of one split, the first `per_category` of each category, `limit` in all (0 = no bound).
-
-    Raises:
-        UserError: an unknown split, a bound below 0, or nothing is left.
-    """
+    """The prompts of one split, the first `per_category` of each category, `limit` in all (0 = no bound)."""
     if split not in SPLITS:
         raise UserError(f"--split {split}: choose from {', '.join(SPLITS)}")
     for name, bound in (("--limit", limit), ("--per-category", per_category)):
@@ -96,11 +90,7 @@ def choose(
 def encode_fitting(
     prompts: Sequence[Prompt], encode: Callable[[str], list[int]], *, max_new_tokens: int, window: int
 ) -> tuple[list[tuple[int, list[int]]], list[str]]:
-    """Return place and token ids of the prompts that fit a window with their answer, and the others in words.
-
-    Raises:
-        UserError: none fits.
-    """
+    """Return place and token ids of prompts that fit a window with their answer, and the others in words."""
     encoded, left_out = [], []
     for place, prompt in enumerate(prompts):
         ids = encode(prompt.text)
@@ -149,18 +139,13 @@ def _data_set(kind: str, path: Path) -> list[Prompt]:
         looked = ", ".join(str(f.relative_to(path)) for f in _candidates(kind, path))
         raise UserError(f"no {kind} in {path}: name a JSONL file, or a folder with one of {looked}")
     prompts = []
-    for number, row in _rows(file):
+    for number, row in read_rows(file):
         text = SETS[kind](row)
         if not isinstance(text, str) or not text.strip():
             raise UserError(f"{file}, line {number}: no prompt of {kind} (its fields: {', '.join(row)})")
         name = row.get("task_id", row.get("id", number))
-        prompts.append(
-            Prompt(
-                name if isinstance(name, (int, str)) else number,
-                kind,
-                (whole(text, f"{file}, line {number}:"),),
-            )
-        )
+        name = name if isinstance(name, (int, str)) else number
+        prompts.append(Prompt(name, kind, (whole(text, f"{file}, line {number}:"),)))
     if not prompts:
         raise UserError(f"no prompt in {file}: the file is empty")
     return prompts
@@ -169,29 +154,6 @@ def _data_set(kind: str, path: Path) -> list[Prompt]:
 def _candidates(kind: str, folder: Path) -> list[Path]:
     names = (*OFFICIAL.get(kind, ()), f"{kind}.jsonl", f"{kind}/test.jsonl", "test.jsonl")
     return [folder / name for name in names]
-
-
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every object of a JSON Lines file with its line's number."""
-    try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        lines = raw.decode("utf-8").split("\n")
-    except (gzip.BadGzipFile, ZlibError, EOFError) as error:
-        raise UserError(f"cannot read {path}: damaged or no gzip file; get it again") from error
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"cannot read {path}: {reason}") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            reason = getattr(error, "msg", str(error))
-            raise UserError(f"{path}, line {number}: not JSON ({reason})") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number}: not an object")
-        yield number, row
 
 
 # -- mixtures of the bundled questions --------------------------------------------------------------------

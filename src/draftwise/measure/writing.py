@@ -10,11 +10,7 @@ from ..errors import UserError
 
 
 def make_folder(out: Path) -> None:
-    """Make the folder for results, and try to make a file in it: before work, not after it.
-
-    Raises:
-        UserError: it cannot be made, or nothing can be written there.
-    """
+    """Make the folder for results, and try to make a file in it: before work, not after it."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         TemporaryFile(dir=out).close()
@@ -23,21 +19,13 @@ def make_folder(out: Path) -> None:
 
 
 def refuse_benchmark(out: Path) -> None:
-    """Refuse a folder that holds the results of a benchmark.
-
-    Raises:
-        UserError: it does.
-    """
+    """Refuse a folder that holds the results of a benchmark."""
     if (out / "run.json").exists():
         raise UserError(f"{str(out)!r} holds a benchmark: choose another --out")
 
 
 def check_reachable(out: Path) -> None:
-    """Check that a folder for results is there or can be made, without making it.
-
-    Raises:
-        UserError: it or a folder above it is a file, or nothing can be written there.
-    """
+    """Check that a folder for results is there or can be made, without making it."""
     if out.is_dir():
         make_folder(out)
         return

@@ -11,7 +11,6 @@ import torch
 
 from draftwise import Decoder
 from draftwise.build import build_drafters
-from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from draftwise.measure.trace.record import record
 from draftwise.models.heads.eagle import Eagle3, new_eagle
@@ -91,5 +90,5 @@ def test_a_trace_refuses_what_it_cannot_hold(plain_model: Any, tokenizer: Any, t
     for name, said in (("early-exit", "hidden states"), ("lookahead?width=2", "chains")):
         decoder = Decoder.from_pretrained(plain_model, tokenizer=tokenizer, drafters=[name])
         with pytest.raises(UserError, match=said):
-            record(decoder.loop.target, decoder.loop.pool.drafters, [], tmp_path / "t", GREEDY, Sampling())
+            record(decoder.loop.target, decoder.loop.pool.drafters, [], tmp_path / "t", GREEDY)
     assert not (tmp_path / "t").exists()

@@ -11,16 +11,17 @@ from draftwise.measure.bench.contender import Contender, Generation, Item, Text
 from draftwise.measure.bench.journal import Journal
 from draftwise.measure.bench.peers import ENGINES
 from draftwise.measure.bench.run import Progress, Runner
+from draftwise.measure.bench.transformers import Transformers
 from draftwise.measure.machine import Meter
 
 LAW = Generation(8)
 
 
-def mode(name: str, **options: Any) -> Any:
+def transformers(
+    kind: str, *models: Any, eos: frozenset[int], peer: Any = Transformers, **options: Any
+) -> Any:
     """A mode of Transformers with some options of its own."""
-    from draftwise.measure.bench.transformers import make_mode
-
-    return make_mode(name, {**ENGINES["transformers"][name], **options})
+    return peer(kind, kind, {**ENGINES["transformers"][kind], **options}, *models, eos=eos)
 
 
 class Fake(Contender):
@@ -68,10 +69,12 @@ def play(
     batches: Sequence[int] = (1,),
     tell: Callable[[Progress], None] = lambda at: None,
     tokenizer: Any = None,
+    copy: Item | None = None,
+    generation: Generation = LAW,
 ) -> Runner:
     """One run, or the rest of one."""
     journal = Journal(folder, {"seed": 0}, load=0.0)
-    runner = Runner(contenders, items, LAW, batches, journal, tokenizer, Meter(), tell)
+    runner = Runner(contenders, items, generation, batches, journal, tokenizer, Meter(), tell, copy=copy)
     try:
         runner.run()
     finally:

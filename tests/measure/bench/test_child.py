@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import struct
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from draftwise.data import spec_bench
 from draftwise.measure.bench.child import Child, ChildError
 from draftwise.measure.bench.contender import Generation, Item
-from draftwise.measure.bench.peers import Absent, Peers
+from draftwise.measure.bench.peers import Peers, Unavailable
 from draftwise.models.gguf.export import write_gguf
 
 from .conftest import sim_models
@@ -49,6 +48,8 @@ def test_a_text_comes_back_with_its_own_time() -> None:
 def test_what_goes_wrong_there_is_said_here() -> None:
     with pytest.raises(ChildError, match="no such file"):
         Child("engine:mode", COMMAND, {"bad": True}, eos=frozenset())
+    with pytest.raises(ChildError, match="ended with status 1"):
+        Child("engine:mode", [sys.executable, "-c", "raise SystemExit(1)"], {}, eos=frozenset())
     child = Child("engine:mode", COMMAND, {}, eos=frozenset())
     with pytest.raises(ChildError, match="cannot"):
         child.decode([item(9)], LAW)
@@ -58,86 +59,16 @@ def test_what_goes_wrong_there_is_said_here() -> None:
     child.close()
 
 
-def test_a_command_that_says_nothing_has_ended() -> None:
-    with pytest.raises(ChildError, match="ended with status 1"):
-        Child("engine:mode", [sys.executable, "-c", "raise SystemExit(1)"], {}, eos=frozenset())
-
-
-# -- weights ----------------------------------------------------------------------------------------
-
-
-def header(path: Path) -> tuple[dict[str, Any], dict[str, tuple[list[int], int]], int]:
-    """Metadata, tensors (dimensions and offset) and where the data begins, read as the format says."""
-    raw, at = path.read_bytes(), 0
-
-    def take(code: str) -> Any:
-        nonlocal at
-        (value,) = struct.unpack_from("<" + code, raw, at)
-        at += struct.calcsize("<" + code)
-        return value
-
-    def text() -> str:
-        nonlocal at
-        size = take("Q")
-        at += size
-        return raw[at - size : at].decode()
-
-    assert (take("4s"), take("I")) == (b"GGUF", 3)
-    tensors, entries = take("Q"), take("Q")
-    metadata = {}
-    for _ in range(entries):
-        key = text()
-        kind = take("I")
-        metadata[key] = text() if kind == 8 else take({4: "I", 6: "f"}[kind])
-    infos = {}
-    for _ in range(tensors):
-        name = text()
-        shape = [take("Q") for _ in range(take("I"))]
-        assert take("I") == 0, "float32"
-        infos[name] = (shape, take("Q"))
-    return metadata, infos, at + -at % 32
-
-
-def test_weights_are_where_the_format_wants_them(plain_model: Any, tmp_path: Path) -> None:
-    path = tmp_path / "m.gguf"
-    write_gguf(plain_model, path)
-    metadata, infos, start = header(path)
-    assert metadata["general.architecture"] == "llama"
-    assert metadata["llama.block_count"] == 12
-    assert metadata["llama.rope.freq_base"] == 10000.0
-    assert len(infos) == 2 + 9 * 12
-    assert infos["token_embd.weight"] == ([384, 4096], 0)
-    assert infos["blk.3.ffn_down.weight"][0] == [1024, 384]
-    weights = plain_model.state_dict()
-
-    def values(name: str) -> Any:
-        shape, offset = infos[name]
-        assert offset % 32 == 0
-        raw = path.read_bytes()[start + offset :][: 4 * shape[0] * shape[-1]]
-        import numpy as np
-
-        return np.frombuffer(raw, "<f4").reshape(shape[::-1] if len(shape) > 1 else shape)
-
-    down = weights["model.layers.3.mlp.down_proj.weight"].numpy()
-    assert (values("blk.3.ffn_down.weight") == down).all()
-    query = weights["model.layers.0.self_attn.q_proj.weight"].numpy()
-    head = values("blk.0.attn_q.weight")[64:128]
-    assert (head[0::2] == query[64:96]).all(), "a pair that is rotated together lies side by side"
-    assert (head[1::2] == query[96:128]).all()
-
-
 # -- llama.cpp --------------------------------------------------------------------------------------
 
 
 def test_a_file_that_cannot_be_read_makes_the_peer_absent(tmp_path: Path) -> None:
     peers = Peers(sim_models(), "zoo:target", [], {})
-    try:
-        found = peers.build(f"llamacpp:plain?file={tmp_path}/none.gguf")
-    finally:
-        peers.close()
-    assert isinstance(found, Absent)
     missing = "llama-cpp-python is not installed"
-    assert (found.reason == missing) is (find_spec("llama_cpp") is None)
+    with pytest.raises(Unavailable) as caught:
+        peers.build(f"llamacpp:plain?file={tmp_path}/none.gguf")
+    peers.close()
+    assert (str(caught.value) == missing) is (find_spec("llama_cpp") is None)
 
 
 @pytest.mark.skipif(find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")

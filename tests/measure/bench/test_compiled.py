@@ -10,18 +10,16 @@ from typing import Any
 import pytest
 import torch
 from torch._inductor import config as inductor
-from transformers import StaticCache
 
 from draftwise import UserError
 from draftwise.measure.bench.compiled import Compiled, Croppable, check_compiler
 from draftwise.measure.bench.contender import Generation, Item
-from draftwise.measure.bench.transformers import Transformers
 from draftwise.models.cache_names import CACHE
 from tests.effort import thorough
 from tests.tiny import VOCAB
 from tests.tiny import model as tiny
 
-from .fake import mode as make
+from .fake import transformers as make
 
 LAW = Generation(12)
 EOS: frozenset[int] = frozenset()
@@ -51,20 +49,18 @@ def model() -> Any:
 
 @pytest.fixture(scope="module")
 def reference(model: Any) -> list[tuple[int, ...]]:
-    peer = Transformers("plain", make("plain"), model, eos=EOS)
+    peer = make("plain", model, eos=EOS)
     return [peer.decode([item], LAW)[0].tokens for item in items()]
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [make("compiled", slots=64), pytest.param(make("compiled-lookup", slots=64, length=4), marks=thorough)],
-)
-def test_compiled_passes_write_the_same_text(mode: Any, model: Any, reference: Any) -> None:
+@pytest.mark.parametrize("kind", ["compiled", pytest.param("compiled-lookup", marks=thorough)])
+def test_compiled_passes_write_the_same_text(kind: str, model: Any, reference: Any) -> None:
     try:
         check_compiler("cpu")
     except UserError as error:
         pytest.skip(str(error))
-    peer = Compiled("c", mode, model, eos=EOS)
+    length = {"length": 4} if kind == "compiled-lookup" else {}
+    peer = make(kind, model, eos=EOS, peer=Compiled, slots=64, **length)
     peer.prepare([[item] for item in items()], LAW)
     texts = [peer.decode([item], LAW)[0] for item in items()]
     assert [text.tokens for text in texts] == reference
@@ -75,18 +71,6 @@ def test_compiled_passes_write_the_same_text(mode: Any, model: Any, reference: A
         assert [text.rounds for text in texts] == [12, 12, 12]
     assert "forward" not in vars(model), "other modes get the model as it was"
     assert peer.settings["compiled"].startswith("TorchInductor")
-
-
-def test_transformers_refuses_a_static_cache_where_it_drafts_or_crops_it(model: Any) -> None:
-    """It crops none before 5.24."""
-    ids = torch.tensor([[3, 5, 8]])
-    cache = StaticCache(config=model.config, max_cache_len=64)
-    try:
-        text = model.generate(ids, prompt_lookup_num_tokens=3, max_new_tokens=12, **{CACHE: cache})
-    except ValueError as error:
-        assert "not supported with Static cache classes" in str(error)
-    else:
-        assert torch.equal(text, model.generate(ids, max_new_tokens=12))
 
 
 def test_a_cache_that_can_be_cropped(model: Any) -> None:

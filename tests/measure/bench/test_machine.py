@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from draftwise.measure import machine
-from draftwise.measure.machine import Meter, describe, judge, used_by_others
+from draftwise.measure.machine import Meter, describe, judge
 from draftwise.models import threads
 
 
@@ -75,14 +75,6 @@ def test_the_machine_is_described() -> None:
     assert facts["cpu"]
     assert facts["versions"]["draftwise"]
     assert "vllm" not in facts["versions"] or facts["versions"]["vllm"]
-
-
-def test_mean_and_peak_are_one_figure_for_whoever_says_them() -> None:
-    short, long = sample(2.0, over=0.5), sample(0.4, over=9.5)
-    used = used_by_others([{"start": 1.0}, short, long])
-    assert used is not None
-    assert used[0] == pytest.approx(0.48) and used[1] == 0.4
-    assert used_by_others([{"start": 1.0}, sample(None)]) is None
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ import pytest
 
 from draftwise import UserError
 from draftwise.measure.bench import transformers as modes
-from draftwise.measure.bench.contender import Contender
-from draftwise.measure.bench.peers import ENGINES, Absent, Peers, names
-from draftwise.measure.bench.transformers import Transformers
+from draftwise.measure.bench.peers import ENGINES, Peers, Unavailable, names
 
 from .conftest import sim_models
 
@@ -39,11 +37,6 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> Any:
     made.close()
 
 
-def built(found: Contender | Absent) -> Any:
-    assert isinstance(found, Transformers)
-    return found
-
-
 def test_names_stand_for_modes() -> None:
     assert names("") == []
     assert names("transformers") == [f"transformers:{mode}" for mode in ENGINES["transformers"]]
@@ -59,9 +52,9 @@ def test_names_stand_for_modes() -> None:
 
 def test_models_are_loaded_once_and_options_reach_them(peers: Any) -> None:
     made, loaded = peers
-    one = built(made.build("transformers:constant?length=3"))
-    two = built(made.build("transformers:threshold?threshold=0.7&drafter=zoo:code"))
-    again = built(made.build("transformers:heuristic"))
+    one = made.build("transformers:constant?length=3")
+    two = made.build("transformers:threshold?threshold=0.7&drafter=zoo:code")
+    again = made.build("transformers:heuristic")
     assert (one.assistant.name, two.assistant.name, again.assistant.name) == (
         "zoo:general",
         "zoo:code",
@@ -77,17 +70,16 @@ def test_models_are_loaded_once_and_options_reach_them(peers: Any) -> None:
 
 def test_packed_is_our_own_model(peers: Any) -> None:
     made, loaded = peers
-    assert built(made.build("transformers:plain?packed=true")).model is made.models.model
+    assert made.build("transformers:plain?packed=true").model is made.models.model
     assert loaded == []
-    assert built(made.build("transformers:plain")).model.name == "zoo:target"
+    assert made.build("transformers:plain").model.name == "zoo:target"
 
 
 def test_without_a_model_among_the_drafters_there_is_no_assistant() -> None:
     made = Peers(sim_models(), "zoo:target", ["ngram", "suffix?history=100"], {})
     made.__dict__["unpacked"] = Model("zoo:target")
-    assert made.build("transformers:assisted") == Absent(
-        "transformers:assisted", "no assistant: name a model among the drafters"
-    )
+    with pytest.raises(Unavailable, match="no assistant: name a model among the drafters"):
+        made.build("transformers:assisted")
     made.close()
 
 
@@ -118,8 +110,8 @@ def test_beside_a_gguf_target_the_peers_are_llamacpps(monkeypatch: pytest.Monkey
     monkeypatch.setattr("draftwise.measure.bench.peers.find_spec", lambda name: name)
     made = Peers(sim_models(), "gguf:big.gguf?threads=2", ["small.gguf"], {})
     for name in ("transformers:plain", "transformers:compiled", "vllm:plain"):
-        absent = made.build(name)
-        assert isinstance(absent, Absent) and "not given GGUF files" in absent.reason
+        with pytest.raises(Unavailable, match="not given GGUF files"):
+            made.build(name)
     made.build("llamacpp:plain?cache=f32&flash=off")
     made.build("llamacpp:draft?length=4&confidence=0")
     made.build("llamacpp:draft?drafter=other.gguf")

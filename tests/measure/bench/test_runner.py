@@ -12,11 +12,11 @@ import pytest
 
 from draftwise import UserError
 from draftwise.generation.text import decode
-from draftwise.measure.bench.contender import Generation, Item, Text
-from draftwise.measure.bench.journal import FINISHED, Journal, Unit, usable
+from draftwise.measure.bench.contender import Generation, Item, Peer, Text
+from draftwise.measure.bench.journal import FINISHED, Journal, Unit, begun_with, usable
 from draftwise.measure.bench.ours import Models, Policy
-from draftwise.measure.bench.run import Progress, Runner
-from draftwise.measure.machine import Meter
+from draftwise.measure.bench.run import Progress, Runner, find_doubts
+from draftwise.measure.results import describe_peer
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.writing import replacing, write_json
 from tests.cli.conftest import LETTERS
@@ -101,6 +101,95 @@ def test_our_own_failure_stops_the_run(tmp_path: Path) -> None:
         play(tmp_path, [Fake("none"), broken], prompts(5))
 
 
+# -- peers -------------------------------------------------------------------------------------------
+
+
+COPY = Item(-1, "copy", "copy", (1, 2, 1, 2))
+
+
+class FakePeer(Fake, Peer):
+    """Drafts three tokens a text, of which one is accepted, unless it is lazy."""
+
+    drafts = True
+
+    def __init__(self, name: str, *, lazy: bool = False, broken: bool = False) -> None:
+        super().__init__(name)
+        self.lazy, self.broken = lazy, broken
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"threads": 2, "flash_attention": True}
+
+    def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
+        super().prepare(groups, generation)
+        if self.broken:
+            raise RuntimeError("no compiler\nat all")
+
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
+        texts = super().decode(items, generation)
+        return [Text(t.tokens, t.seconds, t.rounds) for t in texts] if self.lazy else texts
+
+
+def run_peers(folder: Path, *contenders: Fake) -> Runner:
+    return play(folder, contenders, prompts(3), batches=(1, 2), copy=COPY)
+
+
+def test_peers_are_told_all_groups_of_prompts_before_anything_is_timed(tmp_path: Path) -> None:
+    ours, peer = Fake("none"), FakePeer("p")
+    run_peers(tmp_path, ours, peer)
+    assert peer.prepared == [[0], [1], [2], [0, 1], [2], [-1]]
+    assert not isinstance(ours, Peer) and isinstance(peer, Peer)
+
+
+def test_each_peer_copies_a_text_and_keeps_nothing_of_it(tmp_path: Path) -> None:
+    ours, live, lazy = Fake("none"), FakePeer("live"), FakePeer("lazy", lazy=True)
+    records = run_peers(tmp_path, ours, live, lazy).peers()
+    assert [record["method"] for record in records] == ["live", "lazy"]
+    assert records[0]["settings"] == {"threads": 2, "flash_attention": True}
+    assert records[0]["copied"] == {"tokens": 2, "drafted": 3, "accepted": 1}
+    assert records[0]["doubts"] == []
+    assert records[1]["doubts"] == ["it drafted no token of a text to copy"]
+    assert live.decoded[0] == [-1] and live.count == 6, "the text to copy is forgotten"
+
+
+def test_what_is_known_of_peers_survives_an_interruption(tmp_path: Path) -> None:
+    first = run_peers(tmp_path, Fake("none"), FakePeer("p")).peers()
+    again = FakePeer("p")
+    assert run_peers(tmp_path, Fake("none"), again).peers() == first
+    assert again.decoded == []
+
+
+def test_a_peer_that_cannot_prepare_is_left_out(tmp_path: Path) -> None:
+    runner = run_peers(tmp_path, Fake("none"), FakePeer("p", broken=True))
+    assert runner.failed == {"p": "RuntimeError: no compiler"}
+    assert runner.peers() == []
+
+
+def test_doubts() -> None:
+    copied = {"tokens": 9, "drafted": 4, "accepted": 0}
+    record = {"settings": {"compiled while measured": 2}, "drafts": True, "copied": copied}
+    assert list(find_doubts(record)) == [
+        "it accepted no token of a text to copy",
+        "2 more passes were compiled while it was measured: its times include that",
+    ]
+    assert list(find_doubts({"settings": {}, "drafts": False, "copied": copied | {"drafted": 0}})) == []
+
+
+def test_records_in_words() -> None:
+    record = {
+        "settings": {"flash_attention": True, "freezing": False, "given": {"length": 3}},
+        "prepared_seconds": 31.4,
+        "drafts": True,
+        "copied": {"tokens": 9, "drafted": 4, "accepted": 3},
+    }
+    assert describe_peer(record) == (
+        "flash_attention on; freezing off; given length 3; compiled in 31 s; "
+        "of a text to copy, 3 of 4 drafted tokens accepted"
+    )
+    quick = {"settings": {"threads": 1}, "prepared_seconds": 0.2, "drafts": False}
+    assert describe_peer(quick) == "threads 1"
+
+
 # -- our own policies ------------------------------------------------------------------------------
 
 
@@ -138,7 +227,7 @@ def test_rounds_that_a_policy_left_out_are_written_too(
     monkeypatch.setattr(AutoPolicy, "_reading", lambda *given: 0.0)  # passes of this world take microseconds
     policy = Policy("auto", models)
     texts = policy.decode(letters(4), Generation(24))
-    assert all(len(text.sights) == len(text.log) == text.rounds for text in texts)
+    assert all(len(text.signals) == len(text.log) == text.rounds for text in texts)
     assert any(round.drafted for text in texts for round in text.log)
     both = [Policy(name, models) for name in ("none", "auto")]
     play(tmp_path, both, letters(4), batches=(4,), tokenizer=models.tokenizer)
@@ -191,12 +280,7 @@ def test_a_resumed_run_is_round_by_round_the_uninterrupted_one(tmp_path: Path, m
     def run(folder: Path, stop: int) -> None:
         policies = [Stopping(name, models) for name in names]
         policies[1].left = stop
-        journal = Journal(folder, {}, load=0.0)
-        try:
-            items, letter = letters(8), models.tokenizer
-            Runner(policies, items, Generation(30), (1,), journal, letter, Meter(), lambda at: None).run()
-        finally:
-            journal.close()
+        play(folder, policies, letters(8), tokenizer=models.tokenizer, generation=Generation(30))
 
     run(tmp_path / "whole", 1_000)
     for stop in (2, 3, 1):
@@ -281,17 +365,12 @@ def resume(folder: Path, **settings: Any) -> Journal:
 def test_what_belongs_to_no_finished_unit_is_dropped(half: Path) -> None:
     text = (half / "prompts.jsonl").read_text().splitlines(keepends=True)
     (half / "prompts.jsonl").write_text("".join(text[:19]) + text[19][:9])
+    with open(half / "rounds.jsonl", "a") as file:
+        file.write('{"method": "m", "ba')
     journal = resume(half)
     assert len(journal.rows()) == 18, "half a batch is not finished"
     for name in ("prompts.jsonl", "rounds.jsonl", "pieces.jsonl"):
         assert [row["prompt"] for row in lines(half / name)] == list(range(18))
-
-
-def test_a_torn_line_of_rounds_is_dropped(half: Path) -> None:
-    with open(half / "rounds.jsonl", "a") as file:
-        file.write('{"method": "m", "ba')
-    resume(half)
-    assert len(lines(half / "rounds.jsonl")) == 20
 
 
 def test_memory_is_that_of_the_last_finished_unit(half: Path) -> None:
@@ -325,19 +404,12 @@ def test_other_settings_are_refused_by_name(half: Path) -> None:
     assert len(resume(half).rows()) == 20, "and nothing is lost"
 
 
-def test_a_broken_line_in_the_middle_is_named(half: Path) -> None:
-    text = (half / "prompts.jsonl").read_text().splitlines(keepends=True)
-    (half / "prompts.jsonl").write_text("".join(text[:3]) + "{\n" + "".join(text[3:]))
-    with pytest.raises(UserError, match=r"prompts.jsonl, line 4: not JSON"):
-        resume(half)
-
-
-@pytest.mark.parametrize("foreign", ["{}", "[1]", "7", '{"prompt": 1, "category": "x"}', '{"key": []}'])
+@pytest.mark.parametrize("foreign", ["{", "{}", "[1]", "7", '{"prompt": 1, "category": "x"}', '{"key": []}'])
 def test_a_line_of_something_else_is_named_before_anything_is_loaded(half: Path, foreign: str) -> None:
     with open(half / "prompts.jsonl", "a") as file:
         file.write(f"{foreign}\n")
     for use in (resume, usable):
-        with pytest.raises(UserError, match=r"prompts.jsonl, line 21: no line of a run; fix it or name"):
+        with pytest.raises(UserError, match=r"prompts.jsonl, line 21: no.*; fix it or name another folder"):
             use(half)
 
 
@@ -362,6 +434,14 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     assert json.loads(path.read_text()) == {"old": 1}
 
 
+def test_a_run_that_is_resumed_has_as_many_threads_as_before(tmp_path: Path) -> None:
+    assert begun_with(tmp_path) == 0
+    Journal(tmp_path, {"threads": 3}, load=0.0).close()
+    assert begun_with(tmp_path) == 3
+    (tmp_path / "run.json").write_text('{"settings": []}')
+    assert begun_with(tmp_path) == 0
+
+
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     first = Journal(tmp_path, {}, load=0.0)
     with pytest.raises(UserError, match="another run writes to"):
@@ -376,7 +456,7 @@ def test_a_folder_that_cannot_be_one_is_named(tmp_path: Path) -> None:
         Journal(tmp_path / "file", {}, load=0.0)
     (tmp_path / "file").unlink()
     (tmp_path / "results.json").touch()
-    with pytest.raises(UserError, match=r"has results without run\.json"):
+    with pytest.raises(UserError, match=r"holds results\.json, and no run"):
         Journal(tmp_path, {}, load=0.0)
     (tmp_path / "results.json").unlink()
     (tmp_path / "run.json").write_text("{")

@@ -12,10 +12,10 @@ from transformers.generation import candidate_generator, utils
 
 from draftwise.data import spec_bench
 from draftwise.measure.bench.contender import Generation, Item, Text
-from draftwise.measure.bench.transformers import Mode, Transformers, passes
+from draftwise.measure.bench.transformers import Transformers
 from draftwise.models.load import load_model
 
-from .fake import mode as make
+from .fake import transformers as make
 
 LAW = Generation(24)
 EOS = frozenset([2])
@@ -41,7 +41,7 @@ def items(tokenizer: Any) -> list[Item]:
 
 @pytest.fixture(scope="module")
 def plain(plain_model: Any, items: list[Item]) -> list[Text]:
-    peer = Transformers("plain", make("plain"), plain_model, eos=EOS)
+    peer = make("plain", plain_model, eos=EOS)
     return [peer.decode([item], LAW)[0] for item in items]
 
 
@@ -81,7 +81,7 @@ def test_plain_takes_one_pass_a_token(plain: list[Text]) -> None:
 
 
 def test_plain_in_a_batch_writes_the_same(plain_model: Any, items: list[Item], reference: Any) -> None:
-    peer = Transformers("p", make("plain"), plain_model, eos=EOS)
+    peer = make("plain", plain_model, eos=EOS)
     assert peer.most() == 0
     texts = peer.decode(items, LAW)
     assert [text.tokens for text in texts] == reference
@@ -92,7 +92,7 @@ def test_constant_length_is_live(
 ) -> None:
     for length in (2, 5):
         items, reference = items[:2], reference[:2]
-        peer = Transformers("c", make("constant", length=length), plain_model, assistant, eos=EOS)
+        peer = make("constant", plain_model, assistant, length=length, eos=EOS)
         with drafts(monkeypatch) as lengths:
             _, drafted = play(peer, items, reference)
         assert drafted == sum(lengths)
@@ -105,7 +105,7 @@ def test_heuristic_is_live_and_kept_from_call_to_call(
     plain_model: Any, assistant: Any, items: list[Item], reference: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = assistant.generation_config.num_assistant_tokens
-    peer = Transformers("h", make("heuristic", length=6), plain_model, assistant, eos=EOS)
+    peer = make("heuristic", plain_model, assistant, length=6, eos=EOS)
     with drafts(monkeypatch) as lengths:
         play(peer, items, reference)
     steps = {b - a for a, b in pairwise(lengths)}
@@ -114,7 +114,7 @@ def test_heuristic_is_live_and_kept_from_call_to_call(
     memory = peer.memory()
     assert memory["num_assistant_tokens"] != 6
     assert assistant.generation_config.num_assistant_tokens == before, "another mode does not see it"
-    again = Transformers("h", make("heuristic", length=6), plain_model, assistant, eos=EOS)
+    again = make("heuristic", plain_model, assistant, length=6, eos=EOS)
     again.restore(memory)
     with drafts(monkeypatch) as lengths:
         again.decode(items[:1], LAW)
@@ -128,12 +128,13 @@ def test_confidence_threshold_is_live(
 ) -> None:
     """The first draft, before anything is refitted, is the shorter the higher the threshold."""
     first = []
-    for mode in (
-        make("threshold", threshold=0.99),
-        make("threshold", threshold=0.05),
-        make("constant", length=20),
-    ):
-        peer = Transformers("t", mode, plain_model, assistant, eos=EOS)
+    modes: list[dict[str, Any]] = [
+        {"kind": "threshold", "threshold": 0.99},
+        {"kind": "threshold", "threshold": 0.05},
+        {"kind": "constant", "length": 20},
+    ]
+    for mode in modes:
+        peer = make(mode.pop("kind"), plain_model, assistant, eos=EOS, **mode)
         with drafts(monkeypatch) as lengths:
             peer.decode(items[:1], LAW)
         first.append(lengths[0])
@@ -154,7 +155,7 @@ def test_the_threshold_is_refitted_while_decoding(
             super().__init__(assistant_confidence_threshold)
 
     monkeypatch.setattr(utils, "ConfidenceCriteria", Noted)
-    Transformers("t", make("threshold"), plain_model, assistant, eos=EOS).decode([items[1]], LAW)
+    make("threshold", plain_model, assistant, eos=EOS).decode([items[1]], LAW)
     assert given[0] == 0.4
     assert len(set(given)) > 1
 
@@ -167,10 +168,7 @@ def test_defaults_are_those_of_the_installed_version(
     assert defaults["num_assistant_tokens"] == 20
     assert defaults["num_assistant_tokens_schedule"] == "constant"
     assert defaults["assistant_confidence_threshold"] == 0.4
-    peers = [
-        Transformers("x", mode, plain_model, assistant, eos=EOS)
-        for mode in (make("assisted"), make("threshold"))
-    ]
+    peers = [make(kind, plain_model, assistant, eos=EOS) for kind in ("assisted", "threshold")]
     first, second = (play(peer, items[:1], reference[:1]) for peer in peers)
     assert first == second
 
@@ -178,7 +176,7 @@ def test_defaults_are_those_of_the_installed_version(
 def test_lookup_is_live(plain_model: Any, items: list[Item], reference: Any) -> None:
     found = {}
     for length, ngram in ((1, 2), (10, 2), (10, 6)):
-        peer = Transformers("l", make("lookup", length=length, ngram=ngram), plain_model, eos=EOS)
+        peer = make("lookup", plain_model, length=length, ngram=ngram, eos=EOS)
         found[length, ngram] = play(peer, items[1:], reference[1:])
     assert 0 < found[1, 2][1] < found[10, 2][1]
     assert found[10, 2][0] < sum(map(len, reference[1:])), "fewer passes than tokens"
@@ -186,19 +184,7 @@ def test_lookup_is_live(plain_model: Any, items: list[Item], reference: Any) -> 
 
 
 def test_drawn_texts_follow_the_prompts_seed(plain_model: Any, items: list[Item]) -> None:
-    peer = Transformers("p", make("plain"), plain_model, eos=EOS)
+    peer = make("plain", plain_model, eos=EOS)
     one, two = (peer.decode([items[1]], Generation(20, 1.0, seed=3))[0].tokens for _ in range(2))
     other = peer.decode([items[1]], Generation(20, 1.0, seed=4))[0].tokens
     assert one == two != other
-
-
-def test_an_assistant_is_only_taken_where_it_is_asked() -> None:
-    assert Transformers("p", Mode(), object(), object(), eos=EOS).assistant is None
-
-
-def test_passes_are_counted_only_inside(plain_model: Any, items: list[Item]) -> None:
-    peer = Transformers("p", make("plain"), plain_model, eos=EOS)
-    with passes(plain_model) as lengths:
-        pass
-    peer.decode(items[:1], Generation(3))
-    assert lengths == []

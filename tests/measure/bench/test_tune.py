@@ -66,7 +66,6 @@ def test_policies_are_told_apart_by_their_names() -> None:
 @pytest.mark.parametrize(
     "wrong, said",
     [
-        ({"limit": -1}, "limit=-1: give a whole number"),
         ({"batch": (1, 1)}, "batch=1,1: give sizes of at least 1, each once"),
         ({"batch": (0,)}, "batch=0"),
         ({"policies": ("ucb1", "ucb1")}, "policies: ucb1 is repeated"),

@@ -11,7 +11,7 @@ import pytest
 
 from draftwise import UserError
 from draftwise.measure.bench import peers as module
-from draftwise.measure.bench.peers import Absent, Peers
+from draftwise.measure.bench.peers import Peers, Unavailable
 from draftwise.measure.bench.vllm import load
 from draftwise.models.load import resolve
 
@@ -61,10 +61,21 @@ def test_each_mode_says_it_in_vllms_words(asked: list[Mapping[str, Any]]) -> Non
     peers.close()
 
 
+@pytest.mark.parametrize(("gpu", "dtype"), [("", "float32"), ("an H100", "auto")])
+def test_weights_are_float32_where_there_is_no_gpu(
+    gpu: str, dtype: str, asked: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "describe", lambda: {"gpu": gpu, "threads": 2})
+    peers = Peers(sim_models(), "zoo:target", [], {"dtype": "auto"})
+    peers.build("vllm:plain")
+    peers.close()
+    assert asked[0]["dtype"] == dtype
+
+
 def test_a_draft_model_must_be_there_and_options_are_checked(asked: list[Mapping[str, Any]]) -> None:
     peers = made(["ngram"])
-    absent = peers.build("vllm:draft")
-    assert isinstance(absent, Absent) and "draft model" in absent.reason
+    with pytest.raises(Unavailable, match="draft model"):
+        peers.build("vllm:draft")
     with pytest.raises(UserError, match="vllm:ngram"):
         peers.build("vllm:ngram?drafter=zoo:code")
     assert not asked

@@ -20,10 +20,6 @@ def write(path: Path, *rows: Any) -> Path:
     return path
 
 
-def test_spec_bench_is_bundled() -> None:
-    assert load("spec-bench") == spec_bench()
-
-
 @pytest.mark.parametrize(
     "kind, row, prompt",
     [

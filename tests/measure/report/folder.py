@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from draftwise.measure.results import summarize
 
 CATEGORIES = ("coding", "translation", "qa")
 PROMPTS = 4  # of each category
@@ -29,21 +32,20 @@ TOKENS = 48
 def write(folder: Path, workload: str = "mixed") -> Path:
     """All files of a run, in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    rounds = [r for at in range(PROMPTS * len(CATEGORIES)) for m in METHODS for r in text(m, at)]
-    finished = [f for at in range(PROMPTS * len(CATEGORIES)) for f in prompt_lines(rounds, at)]
-    records(folder / "rounds.jsonl", rounds)
+    texts = [(m, at, text(m, at)) for at in range(PROMPTS * len(CATEGORIES)) for m in METHODS]
+    finished = [prompt_line(*one) for one in texts]
+    records(folder / "rounds.jsonl", [line for _, _, rounds in texts for line in rounds])
     records(folder / "prompts.jsonl", finished)
     records(folder / "pieces.jsonl", [pieces()])
     path = [[t, "zoo:code", n] for t, n in ((0, 4), (5, 0), (6, 6), (13, 2), (16, 8), (25, 5))]
     save(folder / "oracle.json", {"lengths": {"0": path, "1": path[:4]}})
-    save(folder / "results.json", results(finished, rounds, workload))
+    save(folder / "results.json", results(finished, workload))
     return folder
 
 
-def results(
-    finished: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]], workload: str
-) -> dict[str, Any]:
-    rows = [row(finished, rounds, m, c) for c in ("all", *CATEGORIES) for m in METHODS]
+def results(finished: Sequence[dict[str, Any]], workload: str) -> dict[str, Any]:
+    rows = summarize(finished, methods=METHODS, greedy=True)
+    rows = [row | {"fraction_of_optimum": min(0.95, row["speedup"] / 3)} for row in rows]
     peers = [
         peer("assisted", 0.87, "all"),
         peer("prompt-lookup", 1.21, "all"),
@@ -129,59 +131,22 @@ def extras(method: str, chance: float, drafted: int, rng: Random) -> dict[str, A
     return {}
 
 
-def prompt_lines(rounds: Sequence[Mapping[str, Any]], at: int) -> list[dict[str, Any]]:
-    lines = []
-    for method in METHODS:
-        mine = [r for r in rounds if r["prompt"] == at and r["method"] == method]
-        lines.append(
-            {
-                "method": method,
-                "engine": "draftwise",
-                "category": CATEGORIES[at % len(CATEGORIES)],
-                "prompt": at,
-                "new_tokens": TOKENS,
-                "rounds": len(mine),
-                "accepted": sum(r["accepted"] for r in mine),
-                "drafted": sum(r["drafted"] for r in mine),
-                "identical": True,
-                "seconds": sum(sum(r["seconds"].values()) for r in mine),
-            }
-        )
-    return lines
-
-
-def row(
-    finished: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]], method: str, category: str
-) -> dict[str, Any]:
-    mine = [f for f in finished if f["method"] == method and category in ("all", f["category"])]
-    plain = [f for f in finished if f["method"] == "none" and category in ("all", f["category"])]
-    played = [r for r in rounds if r["method"] == method and category in ("all", r["category"])]
-    seconds = sum(f["seconds"] for f in mine)
-    speedup = sum(f["seconds"] for f in plain) / seconds
-    accepted, drafted = sum(f["accepted"] for f in mine), sum(f["drafted"] for f in mine)
-    phases = {p: sum(r["seconds"][p] for r in played) for p in ("draft", "verify", "accept")}
-    pulls: dict[str, int] = {}
-    for r in played:
-        pulls[r["arm"]] = pulls.get(r["arm"], 0) + 1
+def prompt_line(method: str, at: int, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    phases = {p: sum(r["seconds"][p] for r in rounds) for p in ("draft", "verify", "accept")}
     return {
         "method": method,
         "engine": "draftwise",
-        "category": category,
-        "prompts": len(mine),
-        "new_tokens": TOKENS * len(mine),
-        "seconds": seconds * 1.05,
-        "tokens_per_s": TOKENS * len(mine) / seconds,
-        "speedup": speedup,
-        "interval": [0.93 * speedup, 1.06 * speedup],
-        "mean_of_ratios": 1.01 * speedup,
-        "mean_accepted": accepted / len(played),
-        "tokens_per_round": TOKENS * len(mine) / len(played),
-        "acceptance_rate": accepted / drafted if drafted else None,
-        "rounds": len(played),
+        "category": CATEGORIES[at % len(CATEGORIES)],
+        "batch": 1,
+        "prompt": at,
+        "new_tokens": TOKENS,
+        "rounds": len(rounds),
+        "accepted": sum(r["accepted"] for r in rounds),
+        "drafted": sum(r["drafted"] for r in rounds),
+        "identical": True,
+        "seconds": 1.05 * sum(phases.values()),
         "seconds_by_phase": phases,
-        "identical": len(mine),
-        "pulls": pulls,
-        "fraction_of_optimum": min(0.95, speedup / 3),
+        "pulls": Counter(r["arm"] for r in rounds),
     }
 
 

@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from draftwise.measure.report.pictures import PICTURES, Missing, learning, speed
+from draftwise.measure.report.pictures import PICTURES, Missing, speed
 from draftwise.measure.report.records import Results, Row, read, read_rounds
 from draftwise.measure.report.style import (
     COLOURS,
@@ -31,8 +31,6 @@ from draftwise.measure.report.style import (
     styled,
     wrapped,
 )
-
-from . import folder as made
 
 LONG = "tapout-seq-ucb1?reward=simple&length=16&drafter=zoo:summarization&rules=svip+adaedl+logit-margin&k=7"
 
@@ -81,7 +79,6 @@ CASES: Mapping[str, Callable[[], Results]] = {
         [f"static-{n}?drafter=zoo:code" for n in range(30)], [f"task {i}" for i in range(13)]
     ),
     "long": lambda: results([LONG, LONG + "1", "auto"], ["multi-turn conversation", "qa"]),
-    "one method": lambda: results(["auto"]),
     "one prompt": lambda: results(["auto", "none"], prompts=1),
     "none finished": lambda: Results(rows=(Row(method="auto"), Row(method="none", speedup=1.0))),
     "auto": lambda: results(["none", "auto"]),
@@ -170,12 +167,8 @@ def seen(ax: Any, label: str) -> bool:
     for handle, mine in zip(*ax.get_legend_handles_labels(), strict=True):
         if brief(mine, 44) != label:
             continue
-        parts = (
-            handle.patches
-            if hasattr(handle, "patches")
-            else [handle[0] if isinstance(handle, tuple) else handle]
-        )
-        for part in parts:
+        line = handle[0] if isinstance(handle, tuple) else handle
+        for part in getattr(handle, "patches", [line]):
             box = part.get_window_extent(renderer_of(ax.figure))
             marked = getattr(part, "get_marker", lambda: "None")() not in ("None", None, "")
             if np.isfinite(box.extents).all() and (marked or max(box.width, box.height) > 1):
@@ -191,12 +184,6 @@ def test_bars_start_at_zero(figures: dict[str, Figure]) -> None:
                 sideways = len({round(bar.get_height(), 9) for bar in bars}) == 1
                 low, high = ax.get_xlim() if sideways else ax.get_ylim()
                 assert low == pytest.approx(0.0) and high > 0, name
-
-
-def test_captions_say_where_an_axis_does_not_start_at_zero() -> None:
-    said = {picture.name: picture.caption for picture in PICTURES}
-    for name in ("speedup", "intervals"):
-        assert "does not start at zero" in said[name]
 
 
 def test_a_ratio_and_its_inverse_are_equally_strong() -> None:
@@ -250,8 +237,3 @@ def test_phases_too_small_to_see_count_among_other() -> None:
     figure = speed.phases(results(["auto"]))
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["draft", "verify"] or labels == ["draft", "verify", "other"]
-
-
-def test_regret_names_its_units(tmp_path: Path) -> None:
-    figure = learning.regret(read(made.write(tmp_path)))
-    assert [ax.get_ylabel() for ax in figure.axes] == ["cumulative regret (rounds)", "cumulative regret (s)"]

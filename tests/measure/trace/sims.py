@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from draftwise import registry
 from draftwise.build import complete
 from draftwise.core.loop import Loop
-from draftwise.core.roles import Drafter
+from draftwise.core.roles import Drafter, Target
 from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
@@ -75,6 +75,23 @@ def settings(tokens: int = 40, temperature: float = 0.0, seed: int | None = None
     return Sampling(max_new_tokens=tokens, temperature=temperature, eos=frozenset({EOS}), seed=seed)
 
 
+def record_trace(
+    models: Target,
+    drafters: Mapping[str, Drafter],
+    asked: Sequence[Prompt],
+    folder: Path,
+    sampling: Sampling,
+    *,
+    length: int,
+    overlap: bool = False,
+) -> Trace:
+    """A trace of these drafters."""
+    about: dict[str, Any] = {"name": "sim", "workload": "w", "prompts": asked, "length": length}
+    header = header_of(models, drafters, sampling, overlap=overlap, **about)
+    record(models, drafters, asked, folder, header)
+    return Trace(folder)
+
+
 def recorded(
     folder: Path,
     *,
@@ -86,20 +103,16 @@ def recorded(
     asked: Sequence[Prompt] = (),
 ) -> Trace:
     """A trace of the small world."""
-    sampling, mine = sampling or settings(), asked or prompts(n)
-    models, drafters = target(), team(*names)
-    header = header_of(
-        models,
-        drafters,
-        sampling,
-        name="sim",
-        workload="w",
-        prompts=mine,
-        length=length,
-        overlap=overlap and sampling.greedy,
+    sampling, overlap = sampling or settings(), overlap and not (sampling and sampling.temperature)
+    prompts_asked = asked or prompts(n)
+    return record_trace(
+        target(), team(*names), prompts_asked, folder, sampling, length=length, overlap=overlap
     )
-    record(models, drafters, mine, folder, header, sampling)
-    return Trace(folder)
+
+
+def counts(rounds: Sequence[Round]) -> tuple[int, int, int]:
+    """Rounds, drafted and accepted tokens."""
+    return len(rounds), sum(r.drafted for r in rounds), sum(r.accepted for r in rounds)
 
 
 def live(name: str, trace: Trace, *, seed: int = 0) -> list[Any]:

@@ -5,36 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from draftwise.core.drafts import Draft, Job
-from draftwise.core.roles import Drafter
 from draftwise.errors import UserError
 from draftwise.measure.trace import Trace
-from draftwise.measure.trace.files import ARRAYS, file_of
-from draftwise.measure.trace.record import Prompt, header_of, record
+from draftwise.measure.trace.files import ABOUT, ARRAYS, file_of
+from draftwise.measure.trace.record import Prompt, record
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
-from tests.measure.trace.sims import prompts, recorded, settings, target, team
+from tests.measure.trace.sims import prompts, record_trace, recorded, settings, target, team
 
 
 def same(a: Trace, b: Trace) -> None:
     assert a.header == b.header
     for one, other in zip(a, b, strict=True):
-        assert (one.name, one.category, one.committed, one.given) == (
-            other.name,
-            other.category,
-            other.committed,
-            other.given,
-        )
+        assert all(getattr(one, key) == getattr(other, key) for key in ABOUT)
         assert np.array_equal(one.prompt, other.prompt) and np.array_equal(one.text, other.text)
         for name in a.drafters:
             for key in ARRAYS:
                 mine, theirs = (getattr(r.drafts[name], key) for r in (one, other))
                 assert np.array_equal(mine, theirs), (name, key)
+            assert one.drafts[name].given == other.drafts[name].given
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -59,7 +53,7 @@ def test_an_interrupted_recording_goes_on(
     for _ in range(50):
         left[0] = 60
         try:
-            record(models, team(), mine, part, header, sampling)
+            record(models, team(), mine, part, header)
             break
         except KeyboardInterrupt:
             with pytest.raises(UserError, match="of its 5 prompts: run the same `draftwise trace` again"):
@@ -111,47 +105,24 @@ def test_damaged_recordings_are_refused_in_one_line(harm: Callable[[Path], None]
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": "draftwise-trace", "version": 2}', "\x00", '{"format": "x"}']
-)
-def test_headers_that_are_none(text: str, tmp_path: Path) -> None:
-    (tmp_path / "trace.json").write_text(text)
-    with pytest.raises(UserError, match=r"^cannot read the trace .*; record one with `draftwise trace"):
-        Trace(tmp_path)
+DAMAGE: list[tuple[str, object]] = [
+    *(("prompts", value) for value in ("x", -1, 0, True, 1.0, 10**12, None)),
+    *(("length", value) for value in ("x", 0, 4097)),
+    *(("temperature", value) for value in ("x", -1.0, True)),
+    *(("max_new_tokens", 0), ("vocab_size", -1), ("seed", "x"), ("overlap", 1), ("eos", ["x"]), ("eos", {})),
+    *(("target", 7), ("workload", None), ("drafters", ["ngram"]), ("version", 2), ("format", "x")),
+]
 
 
-def test_a_header_with_something_missing(tmp_path: Path) -> None:
+def test_a_damaged_header_is_refused_in_one_line(tmp_path: Path) -> None:
     recorded(tmp_path, n=1)
     header = json.loads((tmp_path / "trace.json").read_text())
-    del header["length"]
-    (tmp_path / "trace.json").write_text(json.dumps(header))
-    with pytest.raises(UserError, match="cannot read the trace"):
-        Trace(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("prompts", value) for value in ("x", -1, 0, True, 1.0, 10**12, None)),
-        *(("length", value) for value in ("x", 0, 4097)),
-        *(("temperature", value) for value in ("x", -1.0, True)),
-        ("max_new_tokens", 0),
-        ("vocab_size", -1),
-        ("seed", "x"),
-        ("overlap", 1),
-        ("eos", ["x"]),
-        ("eos", {}),
-        ("target", 7),
-        ("workload", None),
-        ("drafters", ["ngram"]),
-    ],
-)
-def test_a_header_with_something_damaged(key: str, value: object, tmp_path: Path) -> None:
-    recorded(tmp_path, n=1)
-    header = json.loads((tmp_path / "trace.json").read_text())
-    (tmp_path / "trace.json").write_text(json.dumps(header | {key: value}))
-    with pytest.raises(UserError, match=r"^cannot read the trace .*; record one with `draftwise trace"):
-        Trace(tmp_path)
+    without = {key: value for key, value in header.items() if key != "length"}
+    damaged = [without, *(header | {key: value} for key, value in DAMAGE)]
+    for text in ("", "[]", "{}", "\x00", *map(json.dumps, damaged)):
+        (tmp_path / "trace.json").write_text(text)
+        with pytest.raises(UserError, match=r"^cannot read the trace .*; record one with `draftwise trace"):
+            Trace(tmp_path)
 
 
 def test_no_folder_at_all(tmp_path: Path) -> None:
@@ -164,11 +135,11 @@ def test_no_folder_at_all(tmp_path: Path) -> None:
 
 def test_what_cannot_be_recorded(tmp_path: Path) -> None:
     models, sampling = target(), settings(8)
-    about: dict[str, Any] = {"name": "", "workload": "", "prompts": prompts(1), "length": 2}
     with pytest.raises(UserError, match="--length 0: give 1 to 4096"):
         recorded(tmp_path / "a", length=0, n=1)
     with pytest.raises(UserError, match="record at --temperature 0"):
-        header_of(models, team(), settings(8, temperature=1.0), overlap=True, **about)
+        hot = settings(8, temperature=1.0)
+        record_trace(models, team(), prompts(1), tmp_path, hot, length=2, overlap=True)
 
     class Mute(SimDrafter):
         grade = None  # type: ignore[assignment]
@@ -180,13 +151,11 @@ def test_what_cannot_be_recorded(tmp_path: Path) -> None:
         def draft(self, jobs: Sequence[Job]) -> list[Draft]:
             raise RuntimeError("out of luck\nand of lines")
 
-    broken: dict[str, Drafter] = {"odd": Broken(markov(np.eye(14)))}
-    header = header_of(models, broken, sampling, overlap=False, **about)
-    with pytest.raises(UserError, match=r"drafter odd failed \(RuntimeError: out of luck\): leave it out"):
-        record(models, broken, prompts(1), tmp_path / "broken", header, sampling)
-    drawing = SimDrafter(markov(np.eye(14)), sampled=True)
-    for one, said in ((Mute(markov(np.eye(14))), "carry no stop signals"), (drawing, "draws its tokens")):
-        crew: dict[str, Drafter] = {"odd": one}
-        header = header_of(models, crew, sampling, overlap=False, **about)
-        with pytest.raises(UserError, match=f"drafter odd: .*{said}.*leave it out of --drafters"):
-            record(models, crew, prompts(1), tmp_path / said, header, sampling)
+    cases = (
+        (Broken(markov(np.eye(14))), r"failed \(RuntimeError: out of luck\)"),
+        (Mute(markov(np.eye(14))), "carry no stop signals"),
+        (SimDrafter(markov(np.eye(14)), sampled=True), "draws its tokens"),
+    )
+    for i, (drafter, said) in enumerate(cases):
+        with pytest.raises(UserError, match=f"drafter odd.*{said}.*leave it out of --drafters"):
+            record_trace(models, {"odd": drafter}, prompts(1), tmp_path / str(i), sampling, length=2)

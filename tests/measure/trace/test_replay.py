@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -15,7 +13,6 @@ from draftwise.core.arms import Arm, Decision, Stop
 from draftwise.core.drafts import Job
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
-from draftwise.core.round import Round
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace
@@ -27,7 +24,7 @@ from draftwise.policies.auto.drafts import TAKEN
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.compose import fixed
-from tests.measure.trace.sims import COSTS, TEAM, live, recorded, replayed, settings, target, team
+from tests.measure.trace.sims import COSTS, TEAM, counts, live, recorded, replayed, settings, target, team
 
 POLICIES = [
     "none",
@@ -98,43 +95,27 @@ def test_cascades_are_replayed_from_their_parts(name: str, cascades: tuple[str, 
     assert any(r[4] > 2 for r in there if r[1].drafter in cascades)
 
 
-def test_a_cascade_takes_the_time_of_its_parts(trace: Trace) -> None:
-    whole = Trace(trace.folder, [*TEAM, "cascade:good>ngram?first=2"])
-    made = method("random?arms=drafters*lengths&lengths=5", whole.drafters)
-    loop, good, found = Replay(whole, made, COSTS), COSTS.of("good"), set()
-    for one in whole:
-        read = {"good": 0, "bad": 0}
-        written = one.prompt.size
-        for r in loop.replay(ReplayState(one)):
-            who = "good" if r.arm.drafter.startswith("cascade") else r.arm.drafter
-            late = COSTS.of(who).catch_up * (written - read.get(who, 0)) if r.drafted and who in read else 0.0
-            if who != r.arm.drafter and r.drafted:
-                found.add(r.drafted)
-                assert r.seconds.draft == pytest.approx(good.draft(min(2, r.drafted)) + late)
-            written += len(r.tokens)
-            if who in read:
-                read[who] = written
-    assert found > {2, 5}
-
-
-def test_a_cascade_takes_its_models_time_until_the_lookup_takes_over(trace: Trace) -> None:
-    whole = Trace(trace.folder, [*TEAM, "cascade:good>ngram?match=1"])
+@pytest.mark.parametrize("cascade", ["cascade:good>ngram?first=2", "cascade:good>ngram?match=1"])
+def test_a_cascade_takes_its_models_time_until_the_lookup_takes_over(cascade: str, trace: Trace) -> None:
+    whole = Trace(trace.folder, [*TEAM, cascade])
     made = method("random?arms=drafters*lengths&lengths=6", whole.drafters)
     loop, heads = Replay(whole, made, COSTS), set()
     for one in whole:
         read, written = {"good": 0, "bad": 0}, one.prompt.size
         for r in loop.replay(ReplayState(one)):
-            who = "good" if r.arm.drafter.startswith("cascade") else r.arm.drafter
+            who = "good" if r.arm.drafter == cascade else r.arm.drafter
             if who != r.arm.drafter and r.drafted:
                 head = loop.pool.last_draft.prefix_length
                 late = COSTS.of(who).catch_up * (written - read[who])
-                tail = COSTS.of("ngram").draft(r.drafted - head) if r.drafted > head else 0.0
-                assert r.seconds.draft == pytest.approx(COSTS.of("good").draft(head) + tail + late)
+                assert r.seconds.draft == pytest.approx(COSTS.of("good").draft(head) + late), (
+                    "lookups are free"
+                )
                 heads.add((head, r.drafted))
             written += len(r.tokens)
             if who in read:
                 read[who] = written
-    assert any(head < drafted for head, drafted in heads) and len(heads) > 3
+    assert {drafted - head for head, drafted in heads} > {0}, "with the lookup, and without"
+    assert "first" in cascade or len({head for head, _ in heads}) > 2
 
 
 def test_what_a_cascade_needs_is_said(trace: Trace, tmp_path: Path) -> None:
@@ -256,15 +237,6 @@ def test_a_policy_on_the_clock_decides_by_the_costs(trace: Trace) -> None:
     assert played[1] < played[0] / 2
 
 
-@pytest.mark.parametrize("drafters", [["good", "ngram"], ["bad"]])
-def test_auto_runs_on_a_trace(drafters: list[str], tmp_path: Path) -> None:
-    """The policy of measured seconds takes the trace's, so that its rounds are the same every time."""
-    trace = recorded(tmp_path, names=drafters, length=16, n=4, overlap=False)
-    rounds = replayed("auto", trace)
-    assert [(*r[:2], *r[3:]) for r in rounds] == [(*r[:2], *r[3:]) for r in replayed("auto", trace)]
-    assert sum(len(r[5]) for r in rounds) == sum(one.committed for one in trace)
-
-
 @pytest.mark.parametrize(("drafter", "length"), [("good", 3), ("bad", 4), ("ngram", 5)])
 def test_a_drawn_trace_gives_the_expectation(drafter: str, length: int, tmp_path: Path) -> None:
     """Over texts and lots, rounds and accepted tokens of replays have the mean of live runs."""
@@ -276,12 +248,12 @@ def test_a_drawn_trace_gives_the_expectation(drafter: str, length: int, tmp_path
     )
     made = method(name, [drafter])
     loop = Loop(target(), team(drafter), made.policy, made.recorder, seed=11)
-    there = np.array([_counts(list(loop.run([prompt], sampling))) for _ in range(n)])
+    there = np.array([counts(list(loop.run([prompt], sampling))) for _ in range(n)])
     back = Replay(trace, method(name, [drafter]), COSTS, seed=5)
-    here = np.array([_counts(list(back.replay(ReplayState(one)))) for one in trace])
+    here = np.array([counts(list(back.replay(ReplayState(one)))) for one in trace])
     spread = np.sqrt(there.var(0) / n + here.var(0) / n)
     assert (np.abs(there.mean(0) - here.mean(0)) < 4 * spread).all()
-    assert there[:, 1].mean() > 0.4, "nothing was accepted, so nothing was compared"
+    assert there[:, 2].mean() > 0.4, "nothing was accepted, so nothing was compared"
 
 
 def test_drawn_traces_refuse_what_they_do_not_know(tmp_path: Path) -> None:
@@ -312,22 +284,6 @@ def test_a_policy_whose_rules_move_is_named_when_they_ask_too_much(
     trace = recorded(tmp_path / "t", names=["good"], sampling=settings(9, temperature=0.7, seed=2), n=1)
     with pytest.raises(UserError, match=r"^auto: the policy stops drafts .* record at --temperature 0"):
         write_replay(trace, ["auto"], COSTS, tmp_path / "o")
-
-
-def _counts(rounds: list[Round]) -> tuple[float, float, float]:
-    return (
-        len(rounds),
-        sum(r.accepted for r in rounds),
-        sum(len(r.tokens) for r in rounds),
-    )
-
-
-def test_replays_need_no_torch() -> None:
-    code = (
-        "import sys\nfrom draftwise.measure.trace import oracle, replay, results\n"
-        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("broken", ["match_after", "draft_after"])

@@ -14,11 +14,11 @@ from draftwise.core.request import Request
 from draftwise.data import spec_bench
 from draftwise.measure.trace import Costs, Replay, Trace
 from draftwise.measure.trace.drafts import READ_ALL
-from draftwise.measure.trace.record import Prompt, header_of, record
+from draftwise.measure.trace.record import Prompt
 from draftwise.measure.trace.state import ReplayState
 from draftwise.models.weights import timing
 from draftwise.policies.catalogue import method
-from tests.measure.trace.sims import seen
+from tests.measure.trace.sims import record_trace, seen
 
 TOKENS, LENGTH = 24, 6
 HEAD = "eagle:zoo:eagle"
@@ -39,20 +39,9 @@ def trace(models: Decoder, tmp_path_factory: pytest.TempPathFactory) -> Trace:
 def recorded(models: Decoder, folder: Path) -> Trace:
     """Record two prompts with all drafters of a decoder."""
     prompts = [Prompt(str(q.question_id), q.category, models.encode(q.text)) for q in spec_bench()[40:45:4]]
-    target, team = models.loop.target, models.loop.pool.drafters
     sampling = Sampling(max_new_tokens=TOKENS, eos=models.eos)
-    header = header_of(
-        target,
-        team,
-        sampling,
-        name="zoo:target",
-        workload="w",
-        prompts=prompts,
-        length=LENGTH,
-        overlap=True,
-    )
-    record(target, team, prompts, folder, header, sampling)
-    return Trace(folder)
+    target, team = models.loop.target, models.loop.pool.drafters
+    return record_trace(target, team, prompts, folder, sampling, length=LENGTH, overlap=True)
 
 
 @pytest.mark.parametrize("name", ["static-4", "ucb1", "metasd-ucb", "tapout-seq-ucb1?length=6", "hedgespec"])

@@ -53,16 +53,13 @@ class Child(Peer):
             raise
 
     def most(self) -> int:
-        """Return 1: one prompt at a time."""
         return 1
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that it was asked for, and those that it chose."""
         return self.given | self.ready
 
     def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
-        """Write one text after the other."""
         return [self._decode_one(item, generation) for item in items]
 
     def close(self) -> None:

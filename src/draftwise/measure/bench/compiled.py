@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, wraps
 from typing import Any
 
@@ -23,9 +24,7 @@ from ...models.cache_names import CACHE, cache_in
 from .contender import Generation, Item, Text
 from .transformers import Transformers
 
-WIDEST = (
-    32  # tokens of a pass that is compiled where drafts are checked; a prompt is longer, and read eagerly
-)
+WIDEST = 32  # tokens of a compiled pass that checks drafts; a prompt is longer, and read eagerly
 SHAPES = 64  # shapes that may be compiled of one model; torch's limit is 8
 SHORT = 24  # tokens that are written to compile a shape
 
@@ -48,9 +47,9 @@ class Croppable(StaticCache):
 class Compiled(Transformers):
     """One mode of `generate` with compiled passes; the cache has `slots`, 2 x `slots`, ... positions."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.slots, self.freeze = self.mode.slots, self.mode.freeze
+    def __init__(self, name: str, kind: str, options: Mapping[str, Any], *models: Any, **more: Any) -> None:
+        super().__init__(name, kind, options, *models, **more)
+        self.slots, self.freeze = options["slots"], options["freeze"]
         self.room = self.late = 0
         self.ready = False
 
@@ -66,7 +65,7 @@ class Compiled(Transformers):
         """Compile every shape that these groups of prompts will need."""
         self.room = generation.max_new_tokens
         shapes = {self._shape(group, generation): group for group in reversed(groups)}
-        short = Generation(min(SHORT, self.room), generation.temperature, generation.seed)
+        short = replace(generation, max_new_tokens=min(SHORT, self.room))
         for group in shapes.values():
             self.warm(group, short)
         self.ready = True
@@ -91,14 +90,6 @@ class Compiled(Transformers):
         # Transformers compiles plain passes by itself; those with drafts are compiled here (`_routed`).
         own |= {"disable_compile": True} if self.drafts else {"compile_config": self.how}
         return super()._call(items, generation) | own
-
-    @contextmanager
-    def _counted(self) -> Iterator[list[int]]:
-        if self.drafts:
-            with super()._counted() as lengths:
-                yield lengths
-        else:
-            yield []
 
     @cached_property
     def how(self) -> CompileConfig:
@@ -141,11 +132,7 @@ class Compiled(Transformers):
 
 
 def check_compiler(device: str) -> None:
-    """See that TorchInductor has the compiler that it needs on a CPU.
-
-    Raises:
-        UserError: it has none.
-    """
+    """See that TorchInductor has the compiler that it needs on a CPU."""
     if device != "cpu":
         return
     from torch._inductor.cpp_builder import get_cpp_compiler

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from ...core.round import Round
+from ..results import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,23 +22,12 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """Signals at the positions of one draft: the drafter's entropies in nats, and the mean 1 - TV.
-
-    After the last round of a text, `values` are the policy's estimates of its arms.
-    """
-
-    entropy: tuple[float, ...] = ()
-    overlap: float | None = None
-    values: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Text:
     """A text of one contender: the token ids after the prompt, end tokens included, and the time.
 
     `rounds` is the number of target passes and `accepted` counts committed draft tokens. For our own methods
-    `log` has every round, and accepted tokens count before the text is cut at its end.
+    `log` has every round, `signals` what else `rounds.jsonl` has of it, and accepted tokens count before the
+    text is cut at its end.
     """
 
     tokens: tuple[int, ...]
@@ -48,11 +38,10 @@ class Text:
     seconds_by_phase: Mapping[str, float] = field(default_factory=dict)
     pulls: Mapping[str, int] = field(default_factory=dict)
     log: tuple[Round, ...] = ()
-    sights: tuple[Sight, ...] = ()
+    signals: tuple[Row, ...] = ()
 
     @property
     def sha(self) -> str:
-        """A hash of the tokens."""
         return sha256(" ".join(map(str, self.tokens)).encode()).hexdigest()[:16]
 
 

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from ...errors import UserError
 from ...inputs import parse_json
 from ...writing import replacing, write_json
-from ..results import Row
+from ..results import Row, read_lines
 from ..writing import check_reachable
 
 NOTES = "state/notes.json"
@@ -39,18 +39,13 @@ class Unit:
 
     @property
     def keys(self) -> list[str]:
-        """The keys of the unit's lines."""
         return [f"{self.method} @{self.batch} #{prompt}" for prompt in self.prompts]
 
 
 def usable(folder: Path) -> None:
-    """Check that a folder is new, empty, or a run's, and can be written to.
-
-    Raises:
-        UserError: it holds something else, a line that is no run's, or is a file.
-    """
+    """Check that a folder is new, empty, or a run's, and can be written to."""
     check_reachable(folder)
-    own = (".lock", "state", *FILES, "results.json")  # files that a killed run may have left
+    own = (".lock", "state")  # what a run may have left that was killed before it wrote `run.json`
     is_begun = (folder / "run.json").exists() or not folder.exists()
     others = [] if is_begun else [path.name for path in folder.iterdir() if path.name not in own]
     if others:
@@ -62,7 +57,7 @@ def usable(folder: Path) -> None:
 def begun_with(folder: Path) -> int:
     """The number of threads of a run that is resumed; 0 if none has begun, or its settings are damaged."""
     try:
-        threads = parse_json((folder / "run.json").read_text(encoding="utf-8"))["threads"]
+        threads = parse_json((folder / "run.json").read_text(encoding="utf-8"))["settings"]["threads"]
     except (OSError, ValueError, TypeError, KeyError):
         return 0
     return threads if isinstance(threads, int) else 0
@@ -105,7 +100,6 @@ class Journal:
             self._keep(name, lambda row: _place(row) in places)
 
     def finished(self, unit: Unit) -> bool:
-        """Return whether all lines of a unit are there."""
         return all(key in self.done for key in unit.keys)
 
     def finish(
@@ -121,11 +115,7 @@ class Journal:
         self.done |= {row["key"]: row for row in rows}
 
     def memory(self, method: str) -> Any:
-        """The memory of a method after its last finished unit; None if it has finished none.
-
-        Raises:
-            UserError: the memory is missing.
-        """
+        """The memory of a method after its last finished unit; None if it has finished none."""
         keys = [row["key"] for row in self.done.values() if row["method"] == method]
         if not keys:
             return None
@@ -152,15 +142,12 @@ class Journal:
         return notes
 
     def rows(self) -> list[Row]:
-        """All finished lines of `prompts.jsonl`."""
         return list(self.done.values())
 
     def rewrite(self, rows: Iterable[Row]) -> None:
-        """Replace the lines of `prompts.jsonl`."""
         _write_lines(self.folder / "prompts.jsonl", rows)
 
     def close(self) -> None:
-        """Release the folder's lock."""
         self._lock.release()
 
     def _state(self, method: str) -> Path:
@@ -173,8 +160,6 @@ class Journal:
         """
         path = self.folder / "run.json"
         if not path.exists():
-            if any((self.folder / name).exists() for name in (*FILES, "results.json")):
-                raise UserError(f"{self.folder} has results without run.json: name another folder")
             return []
         try:
             saved = json.loads(path.read_text())
@@ -200,7 +185,6 @@ class Journal:
 
 
 def line(row: Row) -> str:
-    """One line of JSON."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -210,26 +194,11 @@ def _write_lines(path: Path, rows: Iterable[Row]) -> None:
 
 
 def _read(path: Path) -> Iterator[Row]:
-    """The lines of a file; an incomplete last line is dropped.
-
-    Raises:
-        UserError: an earlier line is broken, or not a run's; names file and line.
-    """
-    if not path.exists():
-        return
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                row = parse_json(line)
-            except ValueError as error:
-                message = f"{path}, line {number}: not JSON; fix it or name another folder"
-                raise UserError(message) from error
-            if not _is_line_of_run(row, path.name):
-                message = f"{path}, line {number}: no line of a run; fix it or name another folder"
-                raise UserError(message)
-            yield row
+    """Yield the lines of a file, which must be a run's."""
+    for number, row in read_lines(path, "fix it or name another folder"):
+        if not _is_line_of_run(row, path.name):
+            raise UserError(f"{path}, line {number}: no line of a run; fix it or name another folder")
+        yield row
 
 
 def _is_line_of_run(row: Any, name: str) -> bool:

@@ -11,11 +11,11 @@ token of each row, as in llama.cpp's own programs in C++, with any draft of llam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib import import_module
 from time import perf_counter
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,29 +41,25 @@ class Engine:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
-        shape = {name: options[name] for name in ("context", "threads", "cache")}
-        self.flash = options["flash"] == "on"
-        if options["flash"] == "auto":
-            self.flash = faster_flash(options["file"], **shape)
-        self.draft = self._draft(shape)
+        self.shape: dict[str, Any] = {name: options[name] for name in ("context", "threads", "cache")}
+        self.flash = self._choose_flash(options["file"])
+        self.draft = self._make_draft()
         _ = self.reader if options["loop"] == "fast" else self.llama
 
     def settings(self) -> Answer:
-        """Return what was chosen here, in words."""
         info = import_module("llama_cpp").llama_print_system_info().decode().strip(" |")
         parts = [part.split("=") for part in info.split("|")]
         on = [name.split()[-1] for name, *value in parts if value and value[0].strip() == "1"]
         return {"flash_attention": self.flash, "instructions": " ".join(on)}
 
     def write(self, request: Mapping[str, Any]) -> Answer:
-        """Write one text."""
         is_sampled = request["temperature"] > 0.0
         return (self._generate if is_sampled or self.options["loop"] == "library" else self._greedy)(request)
 
     @cached_property
     def reader(self) -> Reader:
         """The context of the fast loop."""
-        return self._reader(self.options["file"], self.flash)
+        return self._read(self.options["file"], self.flash)
 
     @cached_property
     def llama(self) -> Any:
@@ -82,34 +78,33 @@ class Engine:
             verbose=False,
         )
 
-    def _draft(self, shape: Mapping[str, Any]) -> Any:
+    def _choose_flash(self, file: str) -> bool:
+        flash = self.options["flash"]
+        return faster_flash(file, **self.shape) if flash == "auto" else flash == "on"
+
+    def _make_draft(self) -> Any:
         """Return a `LlamaDraftModel`: the library's prompt lookup, or a model."""
         if file := self.options.get("draft"):
-            reader = self._reader(
-                file, faster_flash(file, **shape) if self.options["flash"] == "auto" else self.flash
-            )
+            reader = self._read(file, self._choose_flash(file))
             return ModelDraft(reader, length=self.options["length"], confidence=self.options["confidence"])
         if length := self.options.get("lookup"):
             lookup = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding
             return lookup(max_ngram_size=self.options["ngram"], num_pred_tokens=length)
         return None
 
-    def _reader(self, file: str, flash: bool) -> Reader:
+    def _read(self, file: str, flash: bool) -> Reader:
         model = library.load(file, n_gpu_layers=self.options["gpu_layers"])
-        shape = {name: self.options[name] for name in ("context", "threads", "cache")}
-        return Reader(model, flash=flash, **shape)
+        return Reader(model, flash=flash, **self.shape)
 
     def _greedy(self, request: Mapping[str, Any]) -> Answer:
-        count, tokens = Count(), []
-        ends = frozenset(request["eos"])
+        count, tokens, ends = Count(), [], frozenset(request["eos"])
         start = perf_counter()
         for token in greedy(self.reader, request["ids"], request["max_new_tokens"], self.draft, count):
             tokens.append(token)
             if token in ends:
                 break
         seconds = perf_counter() - start
-        work = {"rounds": count.rounds, "drafted": count.drafted, "accepted": count.accepted}
-        return {"tokens": tokens, "seconds": seconds, **work}
+        return {"tokens": tokens, "seconds": seconds, **asdict(count)}
 
     def _generate(self, request: Mapping[str, Any]) -> Answer:
         model, tokens, passes = self.llama, [], _Passes(self.llama.eval)
@@ -143,12 +138,6 @@ class _Passes:
 
 
 # -- the fast loop ---------------------------------------------------------------------------------------
-
-
-class _Shape(TypedDict):
-    context: int
-    threads: int
-    cache: str
 
 
 class Reader:
@@ -203,7 +192,6 @@ class Reader:
         return rows_read
 
     def close(self) -> None:
-        """Free the context."""
         self.api.llama_batch_free(self.batch)
         self.api.llama_free(self.context)
 
@@ -274,8 +262,11 @@ def faster_flash(file: str, *, context: int, threads: int, cache: str) -> bool:
     """
     if cache == "f32":
         return False
-    model, shape = library.load(file), _Shape(context=context, threads=threads, cache=cache)
-    readers = {flash: Reader(model, flash=flash, **shape) for flash in (False, True)}
+    model = library.load(file)
+    readers = {
+        flash: Reader(model, flash=flash, context=context, threads=threads, cache=cache)
+        for flash in (False, True)
+    }
     ids = [i % readers[False].width for i in range(1, min(PROBE_READ, context // 2) + 1)]
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(PROBES + 1):

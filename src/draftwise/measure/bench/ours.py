@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import isnan
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 from ...build import build_drafters, build_target, check_drafters, complete, composed, decide, eos_ids
 from ...core.arms import Decision
@@ -25,8 +25,8 @@ from ...generation.decoder import Decoder
 from ...policies.catalogue import method
 from ...specs import DrafterSpec, LoadOptions, parse_drafter, parse_drafters, parse_policy, parse_target
 from ...state.numbers import dump, load
-from ..results import arm_values
-from .contender import Contender, Generation, Item, Sight, Text
+from ..results import Row, arm_values
+from .contender import Contender, Generation, Item, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,25 +45,9 @@ class Models:
     build: Callable[[Sequence[DrafterSpec]], dict[str, Drafter]]
 
     @classmethod
-    def load(
-        cls,
-        target: str,
-        drafters: Sequence[str],
-        *,
-        dtype: str,
-        device: str,
-        trust_remote_code: bool,
-        compile: str = "kept",
-        exact: bool = False,
-    ) -> Models:
-        """Load everything by name.
-
-        Raises:
-            UserError: an unknown name, or models that do not fit together.
-        """
-        load = LoadOptions(
-            dtype=dtype, device=device, trust_remote_code=trust_remote_code, compile=compile, exact=exact
-        )
+    def load(cls, target: str, drafters: Sequence[str], **options: Any) -> Models:
+        """Load everything by name; `options` are those of `LoadOptions`."""
+        load = LoadOptions(**options)
         specs = parse_drafters(drafters, load)
         check_drafters(specs)
         built, model, tokenizer = build_target(parse_target(target, load))
@@ -94,7 +78,6 @@ class Models:
         return describe_passes({"target": self.target, **self.shared})
 
     def encode(self, text: str, *, raw: bool) -> list[int]:
-        """A prompt's token ids, with the chat template if there is one."""
         front = Decoder(self.target, {}, method("none", []), self.tokenizer, eos=self.eos)
         return front.encode(text, chat=not raw)
 
@@ -107,26 +90,27 @@ class Watch:
         self.records: dict[int, dict[int, tuple[Decision, Outcome]]] = defaultdict(dict)
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
-        """Record a round, and pass it on."""
         for records in batch:
             self.records[records.request.id][records.request.position] = records.decision, records.outcome
         return self.recorder.add(batch, graders)
 
     def close(self, request: Request) -> Sequence[Feedback]:
-        """Pass on that a request has ended."""
         return self.recorder.close(request)
 
-    def take(self, request: int, rounds: Sequence[Round]) -> list[Sight]:
-        """The records of a request, one for each round; those that the policy left out have nothing."""
+    def take(self, request: int, rounds: Sequence[Round]) -> list[Row]:
+        """Return the signals of a request, one record for each round; empty where the policy left one out."""
         records, written = self.records.pop(request, {}), accumulate(len(round.tokens) for round in rounds)
-        return [_sight(*records[at]) if at in records else Sight() for at in written]
+        return [_signals(*records[at]) if at in records else {} for at in written]
 
 
-def _sight(decision: Decision, outcome: Outcome) -> Sight:
-    """Return what a round showed; entropies only if a rule of it read them."""
-    read = "entropy" in needs(decision.stops)
-    entropy = tuple(round(s.entropy, 4) for s in outcome.signals if read)
-    return Sight(entropy, None if isnan(outcome.overlap) else round(outcome.overlap, 4))
+def _signals(decision: Decision, outcome: Outcome) -> Row:
+    """Return the entropies in nats, if a rule of the round read them, and the mean 1 - TV of a draft."""
+    row: Row = {}
+    if outcome.signals and "entropy" in needs(decision.stops):
+        row["entropy"] = [round(s.entropy, 4) for s in outcome.signals]
+    if not isnan(outcome.overlap):
+        row["overlap"] = round(outcome.overlap, 4)
+    return row
 
 
 class Policy(Contender):
@@ -143,11 +127,7 @@ class Policy(Contender):
         _run(self._build(), items, generation, self.models.eos)
 
     def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
-        """Decode one batch.
-
-        Raises:
-            UserError: a drafter or the policy failed, so the measurements would not be its own.
-        """
+        """Decode one batch."""
         texts = _run(self.loop, items, generation, self.models.eos)
         faults = [r.fault for text in texts for r in text.log if r.fault]
         if faults:
@@ -160,7 +140,6 @@ class Policy(Contender):
         return {"policy": dump(self.loop.policy), "rng": [version, list(words), gauss]}
 
     def restore(self, memory: Any) -> None:
-        """Restore them."""
         load(self.loop.policy, memory["policy"])
         version, words, gauss = memory["rng"]
         self.loop.rng.setstate((version, tuple(words), gauss))
@@ -183,15 +162,19 @@ def _run(loop: Loop, items: Sequence[Item], generation: Generation, eos: frozens
         for round in unfailed(loop.step()):
             rounds[round.request].append(round)
     seconds = perf_counter() - start
-    charged = sum(r.seconds.total for sight_list in rounds.values() for r in sight_list)
-    watch = loop.recorder
-    sights = [watch.take(r.id, rounds[r.id]) if isinstance(watch, Watch) else [] for r in requests]
-    for sight_list in filter(None, sights):
-        sight_list[-1] = replace(sight_list[-1], values=arm_values(loop.policy))
-    return [_text(rounds[r.id], s, seconds / charged) for r, s in zip(requests, sights, strict=True)]
+    charged = sum(r.seconds.total for log in rounds.values() for r in log)
+    watch, values = cast(Watch, loop.recorder), arm_values(loop.policy)
+    texts = []
+    for request in requests:
+        log = rounds[request.id]
+        signals = watch.take(request.id, log)
+        if signals and values:
+            signals[-1]["values"] = values
+        texts.append(_text(log, signals, seconds / charged))
+    return texts
 
 
-def _text(rounds: Sequence[Round], sights: Sequence[Sight], scale: float) -> Text:
+def _text(rounds: Sequence[Round], signals: Sequence[Row], scale: float) -> Text:
     """The batch's wall time is divided among prompts in proportion to the times of their rounds."""
     stats = Stats.of(rounds)
     return Text(
@@ -203,5 +186,5 @@ def _text(rounds: Sequence[Round], sights: Sequence[Sight], scale: float) -> Tex
         stats.seconds_by_phase,
         stats.pulls,
         tuple(rounds),
-        tuple(sights),
+        tuple(signals),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Options = Mapping[str, Any]
 """Defaults by name; a tuple has the choices, of which the first is the default."""
 
+EAGER: Options = {"packed": False}
+ASSISTED: Options = {"drafter": "", **EAGER}
 COMPILED: Options = {"slots": 128, "freeze": False}
 LLAMACPP: Options = {
     "context": 4096,
@@ -35,48 +37,41 @@ LLAMACPP: Options = {
     "flash": ("auto", "on", "off"),
     "loop": ("fast", "library"),
     "cache": ("f16", "f32"),
+    "file": "",
 }
 ENGINES: Mapping[str, Mapping[str, Options]] = {
     "transformers": {
-        "plain": {},
-        "assisted": {},  # with the defaults of the installed version
-        "constant": {"length": 5},
-        "heuristic": {"length": 20},
-        "threshold": {"threshold": 0.4, "length": 20},
-        "lookup": {"length": 10, "ngram": 2},
+        "plain": EAGER,
+        "assisted": ASSISTED,  # with the defaults of the installed version
+        "constant": {"length": 5, **ASSISTED},
+        "heuristic": {"length": 20, **ASSISTED},
+        "threshold": {"threshold": 0.4, "length": 20, **ASSISTED},
+        "lookup": {"length": 10, "ngram": 2, **EAGER},
         "compiled": COMPILED,
         "compiled-lookup": {"length": 10, "ngram": 2, **COMPILED},
-        "compiled-assisted": COMPILED,
+        "compiled-assisted": {"drafter": "", **COMPILED},
     },
     "llamacpp": {
         "plain": LLAMACPP,
         "lookup": {**LLAMACPP, "length": 10, "ngram": 2},  # llama-cpp-python's own defaults
-        "draft": {**LLAMACPP, "length": 3, "confidence": 0.0},  # those of llama.cpp's own programs
+        "draft": {**LLAMACPP, "length": 3, "confidence": 0.0, "drafter": ""},  # those of llama.cpp's programs
     },
     "vllm": {
         "plain": {},
         "ngram": {"length": 5, "min": 1, "max": 4},  # with the n-gram lengths of ours
         "suffix": {"length": 16},  # needs arctic-inference
-        "draft": {"length": 3},
+        "draft": {"length": 3, "drafter": ""},
     },
 }
 MODULES = {"llamacpp": ("llama_cpp", "llama-cpp-python"), "vllm": ("vllm", "vllm")}  # and packages
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """A peer that could not be measured, and the reason."""
-
-    method: str
-    reason: str
+class Unavailable(Exception):
+    """A peer cannot be built here; the message is the reason."""
 
 
 def names(text: str) -> list[str]:
-    """Return the peers named in an option; an engine alone means all its modes, `all` all peers.
-
-    Raises:
-        UserError: an unknown engine or mode, or an empty name.
-    """
+    """Return the peers named in an option; an engine alone means all its modes, `all` all peers."""
     peers: list[str] = []
     for name in split_names(text, "--peers"):
         for engine in ENGINES if name == "all" else [name]:
@@ -105,94 +100,79 @@ class Peers:
     children: list[Child] = field(default_factory=list)
     scratch: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
 
-    def build(self, name: str) -> Contender | Absent:
+    def build(self, name: str) -> Contender:
         """Build the contender for a name from `names`.
 
         Raises:
             UserError: an unknown option, or an invalid one.
+            Unavailable: it cannot run here.
         """
         spec = registry.parse(name)
         if spec.name != "llamacpp" and parse_target(self.target).is_gguf:
-            return Absent(name, f"{spec.name} is not given GGUF files: compare with llamacpp")
-        if (module := MODULES.get(spec.name)) and find_spec(module[0]) is None:
-            return Absent(name, f"{module[1]} is not installed")
-        maker: Callable[[str, registry.Spec], Contender | Absent] = getattr(self, f"_{spec.name}")
-        return maker(name, spec)
+            raise Unavailable(f"{spec.name} is not given GGUF files: compare with llamacpp")
+        module, package = MODULES.get(spec.name, ("", ""))
+        if module and find_spec(module) is None:
+            raise Unavailable(f"{package} is not installed")
+        make = {"transformers": self._transformers, "llamacpp": self._llamacpp, "vllm": self._vllm}[spec.name]
+        return make(name, spec.path, read_options(name, ENGINES[spec.name][spec.path], spec.options))
 
-    def _transformers(self, name: str, spec: registry.Spec) -> Contender | Absent:
-        from .transformers import Transformers, make_mode
+    def _transformers(self, name: str, kind: str, options: dict[str, Any]) -> Contender:
+        from .transformers import Transformers
 
-        texts, others = dict(spec.options), ("drafter", "packed")
-        text = texts.pop("packed", "false")
-        packed = read_switch(f"{name}: packed={text}", text)
-        drafter = texts.pop("drafter", "")
-        mode = make_mode(spec.path, read_options(name, ENGINES["transformers"][spec.path], texts, others))
-        model = self.models.model if packed else self.unpacked
-        assistant = None
-        if mode.assistant is not None:
-            drafter = drafter or self._first_model(gguf=False)
-            if not drafter:
-                return Absent(name, "no assistant: name a model among the drafters")
+        model = self.models.model if options.pop("packed", False) else self.unpacked
+        drafter, assistant = options.pop("drafter", None), None
+        if drafter is not None:
+            drafter = drafter or self._first_model(("lm",), "no assistant: name a model among the drafters")
             assistant = self._assistant(drafter)
-        if not mode.slots:
-            return Transformers(name, mode, model, assistant, eos=self.models.eos)
-        if packed:
-            raise UserError(f"{name}: packed weights are not compiled: leave out packed")
+        if not kind.startswith("compiled"):
+            return Transformers(name, kind, options, model, assistant, eos=self.models.eos)
         from .compiled import Compiled, check_compiler
 
         try:
             check_compiler(model.device.type)
         except UserError as error:
-            return Absent(name, str(error))
-        return Compiled(name, mode, model, assistant, eos=self.models.eos)
+            raise Unavailable(str(error)) from None
+        return Compiled(name, kind, options, model, assistant, eos=self.models.eos)
 
-    def _llamacpp(self, name: str, spec: registry.Spec) -> Contender | Absent:
+    def _llamacpp(self, name: str, kind: str, options: dict[str, Any]) -> Contender:
         """Build llama.cpp with converted weights in float32, or the user's own file; with our threads."""
-        texts, drafts = dict(spec.options), spec.path == "draft"
-        others = ("file", "drafter") if drafts else ("file",)
-        file, drafter = (texts.pop(key, "") if key in others else "" for key in ("file", "drafter"))
-        hello = read_options(name, ENGINES["llamacpp"][spec.path], texts, others)
-        drafter = drafter or (self._first_model() if drafts else "")
-        if drafts and not drafter:
-            return Absent(name, "no draft model: name one among the drafters, or a GGUF file with drafter")
-        hello["context"] = min(hello["context"], window_of(self.models.target))
-        if spec.path == "lookup":
-            hello["lookup"] = hello.pop("length")
-        shown = {"file": file or self._weights(self.target), "flash": None}
+        file, drafter = options.pop("file"), options.pop("drafter", None)
+        shown: dict[str, Any] = {"flash": None}
+        options["context"] = min(options["context"], window_of(self.models.target))
+        if kind == "lookup":
+            options["lookup"] = options.pop("length")
+        if drafter is not None:
+            why = "no draft model: name one among the drafters, or a GGUF file with drafter"
+            drafter = drafter or self._first_model(("lm", "gguf"), why)
         try:
-            hello["file"] = file or self.gguf(self.target)
-            if drafts:
-                hello["draft"] = self.gguf(drafter)
-                shown["draft"] = self._weights(drafter)
+            options["file"] = file or self.gguf(self.target)
+            shown["file"] = file or self._weights(self.target)
+            if drafter is not None:
+                options["draft"], shown["draft"] = self.gguf(drafter), self._weights(drafter)
         except UserError as error:
-            return Absent(name, str(error))
-        return self._child(name, hello, drafts=spec.path != "plain", shown=shown)
+            raise Unavailable(str(error)) from None
+        return self._child(name, options, drafts=kind != "plain", shown=shown)
 
-    def _vllm(self, name: str, spec: registry.Spec) -> Contender | Absent:
+    def _vllm(self, name: str, kind: str, options: dict[str, Any]) -> Contender:
         """Build vLLM's own ways of drafting, in float32 on a CPU like ours; one prompt at a time."""
-        texts, drafts = dict(spec.options), spec.path == "draft"
-        drafter = texts.pop("drafter", "") if drafts else ""
-        options = read_options(name, ENGINES["vllm"][spec.path], texts, ("drafter",) if drafts else ())
         speculative: dict[str, Any] | None = None
-        if spec.path != "plain":
-            method = "draft_model" if drafts else spec.path
+        if kind != "plain":
+            method, drafter = "draft_model" if kind == "draft" else kind, options.pop("drafter", None)
             speculative = {"method": method, "num_speculative_tokens": options.pop("length")}
             speculative |= {f"prompt_lookup_{key}": value for key, value in options.items()}
-        if speculative and drafts:
-            drafter = drafter or self._first_model(gguf=False)
-            if not drafter:
-                return Absent(name, "no draft model: name one among the drafters")
-            speculative["model"] = resolve(parse_drafter(drafter).path)
+            if drafter is not None:
+                why = "no draft model: name one among the drafters"
+                speculative["model"] = resolve(parse_drafter(drafter or self._first_model(("lm",), why)).path)
         dtype = self.load.get("dtype", "auto")
         hello = {
             "model": resolve(self.target),
             "context": min(4096, window_of(self.models.target)),
-            "dtype": "float32" if dtype == "auto" and describe()["gpu"] is None else dtype,
+            "dtype": "float32" if dtype == "auto" and not describe()["gpu"] else dtype,
             "speculative": speculative,
         }
         return self._child(name, hello, drafts=speculative is not None)
 
-    def _child(self, name: str, hello: dict[str, Any], **options: Any) -> Contender | Absent:
+    def _child(self, name: str, hello: dict[str, Any], **options: Any) -> Contender:
         """Start a peer in a process of its own, with as many threads as ours."""
         from .child import Child, ChildError
 
@@ -201,14 +181,20 @@ class Peers:
         try:
             child = Child(name, command, hello, eos=self.models.eos, **options)
         except ChildError as error:
-            return Absent(name, str(error))
+            raise Unavailable(str(error)) from None
         self.children.append(child)
         return child
 
-    def _first_model(self, *, gguf: bool = True) -> str:
-        """Return the first model among the drafters, or ""."""
-        kinds = ("lm", "gguf") if gguf else ("lm",)
-        return next((name for name in self.drafters if parse_drafter(name).name in kinds), "")
+    def _first_model(self, kinds: Sequence[str], why: str) -> str:
+        """Return the first model of these kinds among the drafters.
+
+        Raises:
+            Unavailable: there is none; says `why`.
+        """
+        models = [name for name in self.drafters if parse_drafter(name).name in kinds]
+        if not models:
+            raise Unavailable(why)
+        return models[0]
 
     def gguf(self, name: str) -> str:
         """Return a model as a GGUF file: itself if it is one, else converted once, until `close`."""
@@ -258,36 +244,23 @@ class Peers:
 # -- options ---------------------------------------------------------------------------------------------
 
 
-def read_options(
-    name: str, defaults: Options, given: Mapping[str, str], others: Sequence[str]
-) -> dict[str, Any]:
-    """Return a mode's options, those given as the types of the defaults; `others` are read elsewhere.
-
-    Raises:
-        UserError: an unknown option, a value of another type, or a number that is not above 0.
-    """
+def read_options(name: str, defaults: Options, given: Mapping[str, str]) -> dict[str, Any]:
+    """Return a mode's options, those given as the types of the defaults."""
     options = {key: value[0] if isinstance(value, tuple) else value for key, value in defaults.items()}
     for key, text in given.items():
         if key not in defaults:
-            raise UserError(f"{name} has no option {key!r}: choose from {', '.join([*defaults, *others])}")
+            raise UserError(f"{name} has no option {key!r}: choose from {', '.join(defaults) or 'none'}")
         options[key] = _convert(f"{name}: {key}={text}", defaults[key], text, may_be_zero=key == "confidence")
     return options
 
 
-def read_switch(what: str, text: str) -> bool:
-    """Return the value of a switch.
-
-    Raises:
-        UserError: neither true nor false.
-    """
-    if text.lower() not in registry.YES + registry.NO:
-        raise UserError(f"{what}: write true or false")
-    return text.lower() in registry.YES
-
-
 def _convert(what: str, default: Any, text: str, *, may_be_zero: bool) -> Any:
+    if isinstance(default, str):
+        return text
     if isinstance(default, bool):
-        return read_switch(what, text)
+        if text.lower() not in registry.YES + registry.NO:
+            raise UserError(f"{what}: write true or false")
+        return text.lower() in registry.YES
     if isinstance(default, tuple):
         if text not in default:
             raise UserError(f"{what}: choose from {', '.join(default)}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from random import Random
 from time import perf_counter
@@ -23,12 +25,12 @@ from ...policies.catalogue import method
 from ...writing import write_json
 from .. import machine
 from ..machine import Meter, judge
-from ..results import BASELINE, Row, identical, round_row, summarize
+from ..results import BASELINE, Row, identical, round_row, summarize, work_row
 from ..workloads import choose, encode_fitting, load
-from .contender import Contender, Generation, Item, Peer, Sight, Text
+from .contender import Contender, Generation, Item, Peer, Text
 from .journal import Journal, Unit, begun_with, usable
 from .ours import Models, Policy
-from .peers import Absent, Peers
+from .peers import Peers, Unavailable
 
 WARM_UP_TOKENS = 24
 COPIED_TOKENS = 48
@@ -60,9 +62,6 @@ class Settings:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("limit", "per_category"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)}: give a whole number, or 0 for no limit")
         if not self.batch or min(self.batch) < 1 or len(set(self.batch)) < len(self.batch):
             raise UserError(f"batch={','.join(map(str, self.batch))}: give sizes of at least 1, each once")
         for name in ("policies", "peers"):
@@ -71,7 +70,6 @@ class Settings:
 
     @property
     def load(self) -> dict[str, Any]:
-        """The options for loading models."""
         names = ("dtype", "device", "compile", "exact", "trust_remote_code")
         return {name: getattr(self, name) for name in names}
 
@@ -113,7 +111,8 @@ def bench(
         generation = Generation(settings.max_new_tokens, settings.temperature, settings.seed)
         meter = machine.Meter({child.process.pid for child in peers.children})
         runner = Runner(contenders, items, generation, settings.batch, journal, models.tokenizer, meter, tell)
-        runner.copy = copying(models, settings.raw) if settings.peers else None
+        if settings.peers:
+            runner.copy = Item(-1, "copy", "copy", tuple(models.encode(COPY, raw=settings.raw)))
         try:
             runner.run()
             results = _results(settings, runner, absent, facts) | {"left_out": left_out}
@@ -125,16 +124,16 @@ def bench(
     return results
 
 
-def _contenders(settings: Settings, models: Models, peers: Peers) -> tuple[list[Contender], list[Absent]]:
+def _contenders(settings: Settings, models: Models, peers: Peers) -> tuple[list[Contender], dict[str, str]]:
+    """Return what is compared, and why other peers are not."""
     policies = dict.fromkeys([BASELINE, *settings.policies])
     contenders: list[Contender] = [Policy(name, models, seed=settings.seed) for name in policies]
-    absent = []
+    absent = {}
     for name in settings.peers:
-        built = peers.build(name)
-        if isinstance(built, Absent):
-            absent.append(built)
-        else:
-            contenders.append(built)
+        try:
+            contenders.append(peers.build(name))
+        except Unavailable as reason:
+            absent[name] = str(reason)
     return contenders, absent
 
 
@@ -146,24 +145,18 @@ def _identity(settings: Settings, items: Sequence[Item], facts: dict[str, Any]) 
     return own | {"prompts_sha": digest} | same | {"versions": facts["versions"]}
 
 
-def _too_large(contenders: Sequence[Contender], batches: Sequence[int]) -> list[Absent]:
-    return [
-        Absent(c.name, f"at batch {b}: it takes at most {c.most()} prompt{'s' * (c.most() > 1)} at a time")
-        for c in contenders
-        for b in batches
-        if 0 < c.most() < b
-    ]
-
-
 def _results(
-    settings: Settings, runner: Runner, absent: Sequence[Absent], facts: dict[str, Any]
+    settings: Settings, runner: Runner, absent: Mapping[str, str], facts: dict[str, Any]
 ) -> dict[str, Any]:
     """The content of `results.json`; marks in `prompts.jsonl` which texts equal those of plain decoding."""
     journal, greedy = runner.journal, settings.temperature == 0
     rows = identical(journal.rows()) if greedy else journal.rows()
     journal.rewrite(rows)
-    failed = [Absent(name, reason) for name, reason in runner.failed.items()]
-    gone = [*absent, *failed, *_too_large(runner.contenders, settings.batch)]
+    gone = [{"method": name, "reason": reason} for name, reason in [*absent.items(), *runner.failed.items()]]
+    for c, batch in product(runner.contenders, settings.batch):
+        if 0 < (most := c.most()) < batch:
+            reason = f"at batch {batch}: it takes at most {most} prompt{'s' * (most > 1)} at a time"
+            gone.append({"method": c.name, "reason": reason})
     methods = [c.name for c in runner.contenders if c.name not in runner.failed]
     samples = [row["load"] for row in rows if row["load"]]
     reasons = judge(journal.starts, samples, facts["cores"])
@@ -177,7 +170,7 @@ def _results(
         "load": [{"start": load} for load in journal.starts] + samples,
         "results": summarize(rows, methods=methods, greedy=greedy, seed=settings.seed),
         "peers": runner.peers(),
-        "absent": [asdict(a) for a in gone],
+        "absent": gone,
     }
 
 
@@ -220,7 +213,6 @@ class Runner:
     times: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self) -> None:
-        """Run all unfinished units."""
         work = list(self.work())
         self.journal.resume(unit for _, unit, _ in work)
         for row in self.journal.rows():
@@ -239,12 +231,11 @@ class Runner:
             if contender.name in self.failed or self.journal.finished(unit):
                 continue
             self.tell(self._progress(at, work))
-            try:
+            texts: Sequence[Text] = ()
+            with self._failing(contender):
                 texts = contender.decode(items, self.generation)
-            except Exception as error:
-                self._fail(contender, error)
-                continue
-            self._write(contender, unit, items, texts, samples)
+            if texts:
+                self._write(contender, unit, items, texts, samples)
 
     def work(self) -> Iterator[tuple[Contender, Unit, Sequence[Item]]]:
         """All units in the order in which they run, which depends only on the seed."""
@@ -271,10 +262,8 @@ class Runner:
             groups = [items for other, unit, items in work if other is contender]
             groups += [[self.copy]] if self.copy else []
             start = perf_counter()
-            try:
+            with self._failing(contender):
                 contender.prepare(groups, self.generation)
-            except Exception as error:
-                self._fail(contender, error)
             if isinstance(contender, Peer):
                 self.journal.note(contender.name, {"prepared_seconds": round(perf_counter() - start, 2)})
 
@@ -284,34 +273,26 @@ class Runner:
             if self.copy is None or not isinstance(contender, Peer) or contender.name in self.failed:
                 continue
             memory = contender.memory()
-            try:
+            with self._failing(contender):
                 (text,) = contender.decode([self.copy], Generation(COPIED_TOKENS))
-            except Exception as error:
-                self._fail(contender, error)
-                continue
-            contender.restore(memory)
-            counts = {"tokens": len(text.tokens), "drafted": text.drafted, "accepted": text.accepted}
-            self.journal.note(contender.name, {"drafts": contender.drafts, "copied": counts})
+                contender.restore(memory)
+                counts = {"tokens": len(text.tokens), "drafted": text.drafted, "accepted": text.accepted}
+                self.journal.note(contender.name, {"drafts": contender.drafts, "copied": counts})
 
     def _warm_up(self) -> None:
         """Run every code path on a short and a longer prompt, twice; nothing learned there is kept."""
         by_length = sorted(self.items, key=lambda item: len(item.ids))
         some = [by_length[0], by_length[len(by_length) // 2]]
-        generation = Generation(
-            min(self.generation.max_new_tokens, WARM_UP_TOKENS),
-            self.generation.temperature,
-            self.generation.seed,
-        )
+        tokens = min(self.generation.max_new_tokens, WARM_UP_TOKENS)
+        generation = replace(self.generation, max_new_tokens=tokens)
         for contender in self._each("warming up"):
-            try:
+            with self._failing(contender):
                 for _ in range(2):
                     for item in some:
                         contender.warm([item], generation)
                 for batch in self.batches:
                     if 1 < batch <= (contender.most() or batch):
                         contender.warm(self.items[:batch], generation)
-            except Exception as error:
-                self._fail(contender, error)
 
     def _each(self, what: str) -> Iterator[Contender]:
         """The contenders, with the progress told: before the first text, compilers may take minutes."""
@@ -321,10 +302,15 @@ class Runner:
             self.tell(Progress(at, total, contender.name, what, left))
             yield contender
 
-    def _fail(self, contender: Contender, error: Exception) -> None:
-        if contender.engine == "draftwise":
-            raise error
-        self.failed[contender.name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    @contextmanager
+    def _failing(self, contender: Contender) -> Iterator[None]:
+        """Leave out a peer that fails here; a failure of our own stops the run."""
+        try:
+            yield
+        except Exception as error:
+            if contender.engine == "draftwise":
+                raise
+            self.failed[contender.name] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
     def _write(
         self,
@@ -335,48 +321,27 @@ class Runner:
         samples: set[int],
     ) -> None:
         load: Any = self.meter.sample()
-        rows, rounds, pieces = [], [], []
+        rows, rounds, pieces = list[Row](), list[Row](), list[Row]()
         for key, item, text in zip(unit.keys, items, texts, strict=True):
             self.times[contender.name, unit.batch].append(text.seconds)
-            head = {
-                "method": contender.name,
-                "category": item.category,
-                "batch": unit.batch,
-                "prompt": item.index,
-            }
-            rows.append(self._row(key, contender, item, text, head) | {"load": load})
+            head: Row = {"method": contender.name, "category": item.category}
+            head |= {"batch": unit.batch, "prompt": item.index}
+            about = {"key": key, "engine": contender.engine, **head, "question_id": item.question_id}
+            facts = {"identical": None, "text_sha": text.sha, "load": load}
+            rows.append(about | work_row(text, len(text.tokens)) | facts)
             load = None  # one sample per unit
-            both = zip(text.log, text.sights, strict=True)
             rounds += [
-                head | {"round": n} | round_row(round, asdict(round.seconds)) | _sight_row(sight)
-                for n, (round, sight) in enumerate(both)
+                head | {"round": n} | round_row(round, asdict(round.seconds)) | signals
+                for n, (round, signals) in enumerate(zip(text.log, text.signals, strict=True))
             ]
             if text.log and item.index in samples and unit.batch == self.batches[0]:
                 writer = Writer(self.tokenizer, ())
                 for round in text.log:
                     writer.add(round)
-                prompt = {"prompt_text": decode(self.tokenizer, item.ids).strip()}
-                pieces.append(
-                    head | prompt | {"pieces": [[p.text, p.source] for p in writer.output().pieces]}
-                )
+                prompt = decode(self.tokenizer, item.ids).strip()
+                answer = [[piece.text, piece.source] for piece in writer.output().pieces]
+                pieces.append(head | {"prompt_text": prompt, "pieces": answer})
         self.journal.finish(unit, rows, rounds, pieces, contender.memory())
-
-    def _row(self, key: str, contender: Contender, item: Item, text: Text, head: Row) -> Row:
-        return {
-            "key": key,
-            "engine": contender.engine,
-            **head,
-            "question_id": item.question_id,
-            "new_tokens": len(text.tokens),
-            "seconds": text.seconds,
-            "rounds": text.rounds,
-            "accepted": text.accepted,
-            "drafted": text.drafted,
-            "identical": None,
-            "seconds_by_phase": dict(text.seconds_by_phase),
-            "pulls": dict(text.pulls),
-            "text_sha": text.sha,
-        }
 
     def _samples(self) -> set[int]:
         first: dict[str, int] = {}
@@ -388,29 +353,11 @@ class Runner:
         """Seconds left: each unit counts with its method's mean time per prompt so far."""
         contender, _, items = work[at]
         means = {key: sum(times) / len(times) for key, times in self.times.items()}
-        left = 0.0
-        for other, unit, group in work[at:]:
-            mean = means.get((other.name, unit.batch))
-            if mean is None:
-                return Progress(at, len(work), contender.name, items[0].category, None)
-            left += 0.0 if self.journal.finished(unit) else mean * len(group)
+        unfinished = [unit for _, unit, _ in work[at:] if not self.journal.finished(unit)]
+        is_known = all((unit.method, unit.batch) in means for unit in unfinished)
+        seconds = (means[unit.method, unit.batch] * len(unit.prompts) for unit in unfinished)
+        left = sum(seconds) if is_known else None
         return Progress(at, len(work), contender.name, items[0].category, left)
-
-
-def _sight_row(sight: Sight) -> Row:
-    row: Row = {}
-    if sight.entropy:
-        row["entropy"] = list(sight.entropy)
-    if sight.overlap is not None:
-        row["overlap"] = sight.overlap
-    if sight.values:
-        row["values"] = dict(sight.values)
-    return row
-
-
-def copying(models: Models, raw: bool) -> Item:
-    """Return a prompt that asks for a copy and holds many of its own n-grams."""
-    return Item(-1, "copy", "copy", tuple(models.encode(COPY, raw=raw)))
 
 
 def find_doubts(record: Mapping[str, Any]) -> Iterator[str]:

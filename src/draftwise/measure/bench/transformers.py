@@ -7,9 +7,8 @@ them there, and its heuristic updates them. A hook on the target counts passes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
 from logging import ERROR
 from time import perf_counter
 from typing import Any
@@ -20,62 +19,51 @@ from transformers.utils import logging
 from .contender import Generation, Item, Peer, Text
 
 
-@dataclass(frozen=True, slots=True)
-class Mode:
-    """One way to call `generate`: settings for the assistant (None = no assistant) and for the call.
+def assistant_settings(kind: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the assistant's generation settings; those of `assisted` are the installed version's own.
 
-    With `slots` passes are compiled, over a static cache of a multiple of that many positions.
+    The heuristic has two more tokens after a fully accepted draft, otherwise one fewer, from call to call.
+    The threshold, of a token's probability, is refitted if scikit-learn is installed.
     """
-
-    assistant: Mapping[str, Any] | None = None
-    call: Mapping[str, Any] = field(default_factory=dict)
-    slots: int = 0
-    freeze: bool = False
-
-
-def make_mode(name: str, options: Mapping[str, Any]) -> Mode:
-    """Return the mode of this name with all its options, as `peers.ENGINES` has them."""
-    kind = name.removeprefix("compiled").removeprefix("-")
-    compiled = {"slots": options["slots"], "freeze": options["freeze"]} if "slots" in options else {}
-    if kind in ("", "plain"):
-        return Mode(**compiled)
-    if kind == "assisted":
-        return Mode({}, **compiled)
-    length = options["length"]
-    if kind == "lookup":  # what followed an earlier occurrence of the text's last tokens
-        call = {"prompt_lookup_num_tokens": length, "max_matching_ngram_size": options["ngram"]}
-        return Mode(None, call, **compiled)
-    # The heuristic has two more tokens after a fully accepted draft, otherwise one fewer, from call to call.
-    # The threshold, of a token's probability, is refitted if scikit-learn is installed.
-    settings = {
-        "num_assistant_tokens": length,
+    if "length" not in options:
+        return {}
+    return {
+        "num_assistant_tokens": options["length"],
         "num_assistant_tokens_schedule": "heuristic" if kind == "heuristic" else "constant",
         "assistant_confidence_threshold": options.get("threshold", 0.0),
     }
-    return Mode(settings)
 
 
 class Transformers(Peer):
-    """One mode of `generate` on a model and, if needed, an assistant."""
+    """One mode of `generate`, with its options as `peers.ENGINES` has them, on a model and any assistant."""
 
     engine = "transformers"
 
     def __init__(
-        self, name: str, mode: Mode, model: Any, assistant: Any = None, *, eos: frozenset[int]
+        self,
+        name: str,
+        kind: str,
+        options: Mapping[str, Any],
+        model: Any,
+        assistant: Any = None,
+        *,
+        eos: frozenset[int],
     ) -> None:
-        self.name, self.mode, self.model, self.eos = name, mode, model, eos
-        self.assistant = assistant if mode.assistant is not None else None
+        self.name, self.model, self.assistant, self.eos = name, model, assistant, eos
+        self.assisted = {} if assistant is None else assistant_settings(kind, options)
+        self.call: dict[str, Any] = {}
+        if kind.endswith("lookup"):  # what followed an earlier occurrence of the text's last tokens
+            names = {"prompt_lookup_num_tokens": "length", "max_matching_ngram_size": "ngram"}
+            self.call = {name: options[option] for name, option in names.items()}
         self.config = self._fresh()
-        self.drafts = self.assistant is not None or bool(mode.call)
+        self.drafts = assistant is not None or bool(self.call)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Its settings."""
-        assistant = {} if self.mode.assistant is None else dict(self.mode.assistant)
         loaded = {"dtype": str(self.model.dtype).removeprefix("torch."), "threads": torch.get_num_threads()}
         kinds = {"attention": self.model.config._attn_implementation}
         draft = {} if self.assistant is None else {"assistant": self.assistant.name_or_path}
-        return loaded | kinds | draft | assistant | dict(self.mode.call)
+        return loaded | kinds | draft | self.assisted | self.call
 
     def most(self) -> int:
         """Return any batch for plain decoding; assisted generation takes one prompt at a time."""
@@ -94,7 +82,7 @@ class Transformers(Peer):
         ids = torch.tensor([[0] * p + list(i.ids) for p, i in zip(pads, items, strict=True)], device=device)
         mask = torch.tensor([[0] * p + [1] * (longest - p) for p in pads], device=device)
         torch.manual_seed(generation.seed_of(items[0]))
-        with quiet(), self._own_settings(), self._counted() as lengths:
+        with quiet(), self._own_settings(), passes(self.model if self.drafts else None) as lengths:
             start = perf_counter()
             out = self.model.generate(ids, attention_mask=mask, **self._call(items, generation)).tolist()
             seconds = perf_counter() - start
@@ -107,11 +95,9 @@ class Transformers(Peer):
         return [Text(texts[0], seconds, rounds, drafted, max(0, total - rounds))]
 
     def memory(self) -> Any:
-        """Return the state of the heuristic."""
         return None if self.config is None else {"num_assistant_tokens": self.config.num_assistant_tokens}
 
     def restore(self, memory: Any) -> None:
-        """Restore it."""
         if memory is not None:
             self.config.num_assistant_tokens = memory["num_assistant_tokens"]
 
@@ -119,7 +105,7 @@ class Transformers(Peer):
         if self.assistant is None:
             return None
         config = deepcopy(self.assistant.generation_config)
-        for key, value in (self.mode.assistant or {}).items():
+        for key, value in self.assisted.items():
             setattr(config, key, value)
         return config
 
@@ -135,9 +121,6 @@ class Transformers(Peer):
         finally:
             self.assistant.generation_config = before
 
-    def _counted(self) -> AbstractContextManager[list[int]]:
-        return passes(self.model)
-
     def _call(self, items: Sequence[Item], generation: Generation) -> dict[str, Any]:
         sampling = {"do_sample": True, "temperature": generation.temperature, "top_k": 0, "top_p": 1.0}
         return {
@@ -146,7 +129,7 @@ class Transformers(Peer):
             "pad_token_id": min(self.eos, default=0),
             **(sampling if generation.temperature else {"do_sample": False}),
             **({"assistant_model": self.assistant} if self.assistant is not None else {}),
-            **self.mode.call,
+            **self.call,
         }
 
     def _cut(self, tokens: Sequence[int]) -> tuple[int, ...]:
@@ -159,8 +142,11 @@ class Transformers(Peer):
 
 @contextmanager
 def passes(model: Any) -> Iterator[list[int]]:
-    """The number of tokens in each pass of a model, recorded while the context is active."""
+    """Give the number of tokens in each pass of a model while the context is active; none without a model."""
     lengths: list[int] = []
+    if model is None:
+        yield lengths
+        return
 
     def count(module: Any, args: Any, kwargs: Any) -> None:
         ids = kwargs.get("input_ids", args[0] if args else None)

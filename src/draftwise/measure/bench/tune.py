@@ -36,9 +36,6 @@ def candidates(policy: str, grid: Grid | None = None) -> list[str]:
     """The policy with every combination of its own grid and the given one, which comes first.
 
     Options already set in the policy's name stay unchanged.
-
-    Raises:
-        UserError: there is nothing to try.
     """
     spec = registry.parse(policy)
     fixed = dict(spec.options)
@@ -55,11 +52,7 @@ def candidates(policy: str, grid: Grid | None = None) -> list[str]:
 
 
 def parse_grid(texts: Sequence[str]) -> dict[str, list[str]]:
-    """A grid from texts of the form `option=A,B`, one per option.
-
-    Raises:
-        UserError: no option or no value in a text.
-    """
+    """A grid from texts of the form `option=A,B`, one per option."""
     grid = {}
     for text in texts:
         name, _, values = text.partition("=")

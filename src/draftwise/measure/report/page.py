@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any
 
-from . import tables
 from .records import Results, Sample
-from .story import OPTIMUM, Drawing, Story
+from .story import Block, Drawing, Fold, Heading, Story, closing_blocks, result_blocks
 from .style import COLOURS
 from .tables import Cell, Table
 
@@ -31,10 +29,9 @@ def page(results: Results, story: Story) -> str:
     """Return the whole page."""
     parts = (
         _head(results, story),
-        *_numbers(results),
-        *_pictures(story),
+        *map(_block, [*result_blocks(results), *story.picture_blocks()]),
         *_texts(results),
-        *_rest(results, story),
+        *map(_block, closing_blocks(results, story)),
     )
     skeleton = Template(SKELETON.read_text(encoding="utf-8"))
     # A tint and an underline for each drafter's pieces, which differs without colour too.
@@ -53,7 +50,7 @@ def _head(results: Results, story: Story) -> str:
         f"<div><dt>{escape(what)}</dt><dd>{escape(value)} <small>{breakable(whose)}</small></dd></div>"
         for what, value, whose in story.facts
     )
-    sections = [section for section, _ in story.sections()]
+    sections = [block.title for block in story.picture_blocks() if isinstance(block, Heading)]
     links = ["Results", *sections, *(["Texts"] if results.samples else []), "Glossary", "Setting"]
     nav = "".join(f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in links)
     return (
@@ -63,62 +60,25 @@ def _head(results: Results, story: Story) -> str:
     )
 
 
-def _numbers(results: Results) -> Iterable[str]:
-    yield _heading("Results")
-    if results.simulation:
-        yield table(tables.policies(results.simulation))
-        yield "<h3>Each arm alone</h3>" + table(tables.simulated_arms(results.simulation))
-    if not results.rows:
-        return
-    yield table(tables.methods(results.of()))
-    for category in results.categories:
-        yield _folded(category, table(tables.methods(results.of(category))))
-    if results.optimum:
-        yield "<h3>The optimum</h3>" + f"<p>{prose(OPTIMUM)}</p>" + table(tables.optimum(results.optimum))
-    for size in results.larger:
-        yield f"<h3>Batch size {size}</h3>" + table(tables.methods(results.of(batch=size)))
-    if results.peers:
-        yield "<h3>Peers</h3><p>Other engines, with the settings that each ran with.</p>"
-        yield table(tables.texts(("peer", "settings"), results.peers), words=True)
-    if results.absent:
-        yield "<h3>Absent</h3><p>Not measured, and therefore in no table or picture.</p>"
-        yield table(tables.texts(("method", "reason"), results.absent), words=True)
-
-
-def _pictures(story: Story) -> Iterable[str]:
-    for section, drawings in story.sections():
-        yield _heading(section)
-        yield from map(_figure, drawings)
-
-
-def _figure(drawing: Drawing) -> str:
-    picture = drawing.picture
-    title = f'<title id="{picture.name}-title">{escape(picture.title)}</title>'
-    svg = re.sub(r"(<svg [^>]*>)", lambda match: match[1] + title, drawing.svg, count=1)
-    return (
-        f'<figure id="{picture.name}"><h3>{escape(picture.title)}</h3>'
-        f"<figcaption>{prose(picture.caption)}</figcaption>{_wide(svg, picture.title)}</figure>"
-    )
-
-
-def _rest(results: Results, story: Story) -> Iterable[str]:
-    yield _heading("Glossary")
-    yield _pairs({escape(term): text for term, text in story.terms.items()})
-    yield _heading("Setting")
-    titles = {"Settings": results.own_settings, "Machine": results.machine, "Load": story.load}
-    for title, settings in titles.items():
-        if settings:
-            yield f"<h3>{title}</h3>" + _settings(settings)
-    if story.missing:
-        yield "<h3>Pictures without data</h3>" + table(story.missing, words=True)
-
-
-def _settings(settings: Mapping[str, Any]) -> str:
-    """Return a table of the single values, and one folded table per group of values."""
-    nested = {name: inner for name, inner in settings.items() if isinstance(inner, Mapping)}
-    plain = {name: value for name, value in settings.items() if name not in nested}
-    folded = (_folded(name, table(tables.pairs(inner), words=True)) for name, inner in nested.items())
-    return table(tables.pairs(plain), words=True) + "".join(folded)
+def _block(block: Block) -> str:
+    match block:
+        case Heading(title, level):
+            anchor = f' id="{_anchor(title)}"' if level == 2 else ""
+            return f"<h{level}{anchor}>{escape(title)}</h{level}>"
+        case Fold(title, content):
+            return _folded(title, table(content))
+        case Drawing(picture, svg):
+            name = f'<title id="{picture.name}-title">{escape(picture.title)}</title>'
+            svg = re.sub(r"(<svg [^>]*>)", lambda match: match[1] + name, svg, count=1)
+            return (
+                f'<figure id="{picture.name}"><h3>{escape(picture.title)}</h3>'
+                f"<figcaption>{prose(picture.caption)}</figcaption>{_wide(svg, picture.title)}</figure>"
+            )
+        case Table():
+            return table(block)
+        case str():
+            return f"<p>{prose(block)}</p>"
+    return _pairs(block)
 
 
 # -- prompts and answers ----------------------------------------------------------------------------------
@@ -130,7 +90,7 @@ def _texts(results: Results) -> Iterable[str]:
         return
     drafters = results.drafters
     keys = "".join(f"<li>{_piece(name, name, drafters)}</li>" for name in drafters)
-    yield _heading("Texts")
+    yield _block(Heading("Texts"))
     yield f'<p>{ABOUT}</p><ul class="key">{keys}<li>target</li></ul>'
     order = [row.method for kind in ("adaptive", "fixed", "plain") for row in results.kinds(kind)]
     ranked = sorted(results.samples, key=lambda s: order.index(s.method) if s.method in order else len(order))
@@ -191,11 +151,11 @@ def printable(text: str) -> str:
     return escape("".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text))
 
 
-def table(content: Table, *, words: bool = False) -> str:
+def table(content: Table) -> str:
     """Return a table in a box that scrolls; one with several rows can be sorted."""
     heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in content.heads)
     rows = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in content.rows)
-    kind = "words" if words else "sorts" if len(content.rows) >= SORTED_FROM else ""
+    kind = "words" if content.is_words else "sorts" if len(content.rows) >= SORTED_FROM else ""
     inner = f"<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>"
     return _wide(f'<table class="{kind}">{inner}</table>', f"Table by {content.heads[0]}")
 
@@ -219,12 +179,8 @@ def _folded(summary: str, inner: str) -> str:
 
 
 def _pairs(pairs: Mapping[str, str]) -> str:
-    inner = "".join(f"<dt>{name}</dt><dd>{prose(text)}</dd>" for name, text in pairs.items())
+    inner = "".join(f"<dt>{escape(name)}</dt><dd>{prose(text)}</dd>" for name, text in pairs.items())
     return f'<dl class="pairs">{inner}</dl>'
-
-
-def _heading(title: str) -> str:
-    return f'<h2 id="{_anchor(title)}">{escape(title)}</h2>'
 
 
 def _anchor(title: str) -> str:

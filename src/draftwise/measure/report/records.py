@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
-from ..results import FEWEST, describe_peer
+from ..results import FEWEST, describe_peer, read_lines
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -28,7 +28,7 @@ OURS = ("draftwise", "replay")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The results of one method in one category; `category` is "all" for the total. NaN means unknown.
+    """The results of one method in one category ("all" is the total) or on one prompt. NaN means unknown.
 
     One run may have rows at several batch sizes.
     """
@@ -36,6 +36,7 @@ class Row:
     method: str
     engine: str = "draftwise"
     category: str = "all"
+    prompt: str = ""
     batch: int = 1
     prompts: int = 0
     new_tokens: int = 0
@@ -67,19 +68,6 @@ class Row:
         if self.method == "none":
             return "plain"
         return "adaptive" if len(self.pulls) > 1 else "fixed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """One prompt that one method has decoded."""
-
-    method: str
-    prompt: str
-    engine: str = "draftwise"
-    category: str = ""
-    batch: int = 1
-    rounds: int = 0
-    seconds: float = nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +198,7 @@ class Results:
     busy: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     load: tuple[Mapping[str, Any], ...] = ()
-    finished: tuple[Finished, ...] = ()
+    finished: tuple[Row, ...] = ()
     rounds: Mapping[str, Rounds] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     oracle: Mapping[str, tuple[tuple[int, str, int], ...]] = field(default_factory=dict)
@@ -235,7 +223,6 @@ class Results:
 
     @property
     def larger(self) -> list[int]:
-        """The other batch sizes."""
         return sorted({row.batch for row in self.rows} - {self.batch})
 
     @property
@@ -247,7 +234,6 @@ class Results:
 
     @property
     def categories(self) -> list[str]:
-        """All categories in the order of the rows, without the total."""
         return list(dict.fromkeys(row.category for row in self.rows if row.category != "all"))
 
     def of(self, category: str = "all", batch: int = 0) -> list[Row]:
@@ -273,22 +259,14 @@ class Results:
 
 
 def read(folder: Path, beside: Sequence[Path] = ()) -> Results:
-    """Read the results in a folder, and the rows of the runs in the folders `beside`.
-
-    Raises:
-        UserError: there is no `results.json` and no `simulation.json`, or a file cannot be read.
-    """
+    """Read the results in a folder, and the rows of the runs in the folders `beside`."""
     with readable(folder):
         return _read(folder, beside)
 
 
 @contextmanager
 def readable(folder: Path) -> Iterator[None]:
-    """Turn any failure to interpret the files of a folder into one line.
-
-    Raises:
-        UserError: a file has an unexpected structure, or text in place of a number.
-    """
+    """Turn any failure to interpret the files of a folder into one line."""
     try:
         yield
     except UserError:
@@ -321,7 +299,7 @@ def _read(folder: Path, beside: Sequence[Path]) -> Results:
         busy=tuple(map(str, results.get("busy", ()))),
         left_out=tuple(map(str, results.get("left_out", ()))),
         load=tuple(sample for sample in results.get("load", ()) if isinstance(sample, Mapping)),
-        finished=tuple(_parse(Finished, line) for line in _lines(folder / "prompts.jsonl")),
+        finished=tuple(map(_finished, _lines(folder / "prompts.jsonl"))),
         rounds=read_rounds(r for r in _lines(folder / "rounds.jsonl") if r.get("batch", batch) == batch),
         samples=tuple(_parse(Sample, line) for line in _lines(folder / "pieces.jsonl")),
         oracle={
@@ -332,6 +310,13 @@ def _read(folder: Path, beside: Sequence[Path]) -> Results:
         simulation=simulation,
         beside=_beside([folder, *beside]) if beside else {},
     )
+
+
+def _finished(line: Mapping[str, Any]) -> Row:
+    """Return what the pictures show of one prompt that one method has decoded."""
+    names = ("method", "engine", "category", "batch", "rounds", "seconds")
+    row: Row = _parse(Row, {"prompt": line["prompt"]} | {name: line.get(name) for name in names})
+    return row
 
 
 def _rows(results: Mapping[str, Any]) -> tuple[Row, ...]:
@@ -354,24 +339,10 @@ def _beside(folders: Sequence[Path]) -> dict[str, tuple[Row, ...]]:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a JSON Lines file; a last line that was cut short by an interruption is ignored.
-
-    Raises:
-        UserError: any other line is damaged.
-    """
-    if not path.exists():
-        return
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                if line.endswith("\n"):
-                    raise UserError(f"{path}, line {number}: not JSON ({error}); remove it") from None
-                return
-            if not isinstance(record, dict):
-                raise UserError(f"{path}, line {number}: not a JSON object; remove it")
-            yield record
+    for number, record in read_lines(path, "remove it"):
+        if not isinstance(record, dict):
+            raise UserError(f"{path}, line {number}: not a JSON object; remove it")
+        yield record
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..machine import split_load, used_by_others
 from . import tables
@@ -58,34 +58,85 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
+class Heading:
+    """The title of a section, or of a part of one at level 3."""
+
+    title: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A table that the page shows on request."""
+
+    title: str
+    content: tables.Table
+
+
+Block: TypeAlias = "Heading | Fold | Drawing | tables.Table | str | dict[str, str]"
+"""A part of the report: a text is a paragraph, a dictionary has terms and their texts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Story:
     """The text around the tables, and the pictures.
 
-    Notes are (is good, text), facts (what, value, of what); `origin` has date, command, machine, versions,
-    `missing` a table of the pictures without data.
+    Notes are (is good, text), facts (what, value, of what); `origin` has date, command, machine, versions.
     """
 
     title: str
     subtitle: str
-    origin: Mapping[str, str]
+    origin: dict[str, str]
     notes: Sequence[tuple[bool, str]]
     facts: Sequence[tuple[str, str, str]]
     drawings: Sequence[Drawing]
-    load: Mapping[str, Any]
-    terms: Mapping[str, str]
 
-    def sections(self) -> list[tuple[str, list[Drawing]]]:
-        """Return the pictures that have data, by section."""
+    def picture_blocks(self) -> list[Block]:
+        """Return the pictures that have data, with the headings of their sections."""
+        blocks = list[Block]()
         drawings = [one for one in self.drawings if one.svg]
-        return [
-            (section, list(group)) for section, group in groupby(drawings, lambda one: one.picture.section)
-        ]
+        for section, group in groupby(drawings, lambda one: one.picture.section):
+            blocks += [Heading(section), *group]
+        return blocks
 
-    @property
-    def missing(self) -> tables.Table | None:
-        """The pictures without data."""
-        rows = [(d.picture.title, d.missing, d.remedy) for d in self.drawings if not d.svg]
-        return tables.texts(("picture", "missing data", "provided by"), rows) if rows else None
+
+def result_blocks(results: Results) -> Iterator[Block]:
+    """Yield the numbers of the results."""
+    yield Heading("Results")
+    if results.simulation:
+        yield tables.policies(results.simulation)
+        yield Heading("Each arm alone", 3)
+        yield tables.simulated_arms(results.simulation)
+    if results.rows:
+        yield tables.methods(results.of())
+        yield from (Fold(name, tables.methods(results.of(name))) for name in results.categories)
+    if results.optimum:
+        yield from (Heading("The optimum", 3), OPTIMUM, tables.optimum(results.optimum))
+    for size in results.larger:
+        yield from (Heading(f"Batch size {size}", 3), tables.methods(results.of(batch=size)))
+    if results.peers:
+        yield from (Heading("Peers", 3), "Other engines, with the settings that each ran with.")
+        yield tables.texts(("peer", "settings"), results.peers)
+    if results.absent:
+        yield from (Heading("Absent", 3), "Not measured, and therefore in no table or picture.")
+        yield tables.texts(("method", "reason"), results.absent)
+
+
+def closing_blocks(results: Results, story: Story) -> Iterator[Block]:
+    """Yield what stands at the end: terms, settings, and the pictures without data."""
+    yield Heading("Glossary")
+    yield {term: text for term, text in GLOSSARY.items() if results.rows or term not in UNSIMULATED}
+    yield Heading("Setting")
+    titles = {"Settings": results.own_settings, "Machine": results.machine, "Load": _load(results)}
+    for title, settings in titles.items():
+        if settings:
+            nested = {name: inner for name, inner in settings.items() if isinstance(inner, Mapping)}
+            yield Heading(title, 3)
+            yield tables.pairs({name: value for name, value in settings.items() if name not in nested})
+            yield from (Fold(name, tables.pairs(inner)) for name, inner in nested.items())
+    if missing := [(d.picture.title, d.missing, d.remedy) for d in story.drawings if not d.svg]:
+        yield Heading("Pictures without data", 3)
+        yield tables.texts(("picture", "missing data", "provided by"), missing)
 
 
 def tell_story(results: Results, pictures: Path) -> Story:
@@ -98,8 +149,6 @@ def tell_story(results: Results, pictures: Path) -> Story:
         notes=_notes(results, drawings),
         facts=_facts(results),
         drawings=drawings,
-        load=_load(results),
-        terms={term: text for term, text in GLOSSARY.items() if results.rows or term not in UNSIMULATED},
     )
 
 

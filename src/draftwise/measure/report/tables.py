@@ -23,10 +23,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The headings of the columns, and rows with one cell per column."""
+    """The headings of the columns, and rows with one cell per column; `is_words` if it has no numbers."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    is_words: bool = False
 
 
 def number(value: float, digits: int = 2, unit: str = "") -> Cell:
@@ -112,8 +113,7 @@ def simulated_arms(simulation: Mapping[str, Any]) -> Table:
 
 
 def texts(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Return a table of plain texts."""
-    return Table(heads, [list(map(Cell, row)) for row in rows])
+    return Table(heads, [list(map(Cell, row)) for row in rows], is_words=True)
 
 
 def pairs(settings: Mapping[str, Any]) -> Table:
@@ -134,7 +134,6 @@ def flat(settings: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, s
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (list, tuple)):

@@ -51,7 +51,6 @@ class DrafterCosts:
     grade: float = 0.0
 
     def draft(self, drafted: int) -> float:
-        """Return the seconds of a draft of `drafted` tokens."""
         return self.first + self.step * drafted
 
 
@@ -85,11 +84,7 @@ class Costs:
         return passes[-1] + slope * (tokens - len(passes))
 
     def of(self, drafter: str) -> DrafterCosts:
-        """Return the costs of one drafter.
-
-        Raises:
-            UserError: its cost is unknown.
-        """
+        """Return the costs of one drafter."""
         if drafter in self.drafters:
             return self.drafters[drafter]
         if drafter.partition("?")[0].partition(":")[0] in self.lookups:
@@ -103,7 +98,6 @@ class Costs:
 
 
 def profiles() -> list[str]:
-    """Return the names of the cost profiles that come with the package."""
     folder = files(__package__) / "profiles"
     return sorted(f.name.removesuffix(".json") for f in folder.iterdir() if f.name.endswith(".json"))
 
@@ -144,7 +138,6 @@ def busy(costs: Costs) -> list[str] | None:
 
 
 def costs_json(costs: Costs) -> dict[str, Any]:
-    """Return costs as written to a file."""
     return {"format": FORMAT, "version": VERSION, **asdict(costs)}
 
 

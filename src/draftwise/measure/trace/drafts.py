@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, cycle
+from itertools import accumulate
 from math import inf, isclose
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -20,7 +21,7 @@ from ...core.roles import Drafter, GradeJob, Grader, Scores, Target
 from ...core.sampling import Sampling
 from ...drafters.cascade import merged
 from ...errors import UserError
-from .files import FIELDS, Floats, Ints, RecordedDrafts
+from .files import FIELDS, Given, RecordedDrafts
 
 CHUNK = 32  # tokens of the text verified in one pass
 BATCH = 16  # drafts, or positions of a head, in one batch
@@ -36,9 +37,6 @@ READING: Mapping[str, Stop] = {
 """For each signal a rule that reads it (`top2` includes `top1`) and never stops a draft."""
 
 READ_ALL = tuple(READING[name] for name in FIELDS)  # rules that together read all signals
-
-Given = dict[str, list[str] | None]
-"""For each signal that a rule may read, the signals that a draft then has; None for none at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,6 @@ class Text:
     scores: list[Scores] = field(default_factory=list)
 
     def request(self, key: int, upto: int) -> Request:
-        """Make a request with the first `upto` tokens written."""
         tokens = self.prompt + self.tokens[:upto]
         sampling = replace(self.sampling, max_new_tokens=self.budget)
         return Request(key, tokens, len(self.prompt), sampling, Random(key), Random(key))
@@ -98,17 +95,9 @@ class TextReader:
 
     def path_overlaps(self, at: int, drafts: Sequence[Draft]) -> list[list[float]]:
         """Return the raw overlaps along each chain made at position `at`, from one pass over their tree."""
-        tree = merged([Draft.chain(draft.tokens) for draft in drafts], sum(len(d.tokens) for d in drafts))
+        tree, walks = merge_paths([draft.tokens for draft in drafts])
         overlaps = self.scores(at, tree).overlaps() if tree.tokens else ()
-        nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
-        paths = []
-        for draft in drafts:
-            node, path = -1, list[float]()
-            for token in draft.tokens:
-                node = nodes[node, token]
-                path.append(overlaps[node])
-            paths.append(path)
-        return paths
+        return [[overlaps[node] for node in walk[1:]] for walk in walks]
 
     def chain_overlaps(self, chains: Sequence[tuple[int, Draft]]) -> list[list[float]]:
         """Return the raw overlaps along chains, each with the position where it was made, in their order.
@@ -124,37 +113,44 @@ class TextReader:
         from ...targets.scores import overlaps
 
         first = chains[0][0]
-        paths = [[*self.text.tokens[first:at], *draft.tokens[:-1]] for at, draft in chains]
-        tree = merged(map(Draft.chain, paths), sum(map(len, paths)))
+        tree, walks = merge_paths([(*self.text.tokens[first:at], *d.tokens[:-1]) for at, d in chains])
         scores: Any = self.scores(first, tree)  # of a target whose hidden states are read
-        nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
         results = []
-        for path, (_, draft) in zip(paths, chains, strict=True):
-            places = list(accumulate(path, lambda node, token: nodes[node, token], initial=-1))
-            rows = scores.logits[[place + 1 for place in places[len(places) - len(draft.tokens) :]]]
+        for walk, (_, draft) in zip(walks, chains, strict=True):
+            rows = scores.logits[[node + 1 for node in walk[len(walk) - len(draft.tokens) :]]]
             results.append(overlaps(draft, rows) if draft.tokens else [])
         return results
 
     def chunks(self, upto: int) -> list[Scores]:
-        """Return its scores of the text itself, and close the request."""
+        """Return its scores of the text itself."""
         starts = range(0, upto, CHUNK)
-        chunks = [self.scores(at, Draft.chain(self.text.tokens[at : min(at + CHUNK, upto)])) for at in starts]
-        self.close()
-        return chunks
+        return [self.scores(at, Draft.chain(self.text.tokens[at : min(at + CHUNK, upto)])) for at in starts]
 
     def close(self) -> None:
-        """Close the request."""
         self.target.close(self.request)
 
 
-@dataclass(slots=True)
-class Columns:
-    """Drafts one after the other in flat columns."""
+def merge_paths(paths: Sequence[Sequence[int]]) -> tuple[Draft, list[list[int]]]:
+    """Return one tree with all paths, and the nodes along each, from the last committed token (-1) on."""
+    tree = merged(map(Draft.chain, paths), sum(map(len, paths)))
+    nodes = {pair: i for i, pair in enumerate(zip(tree.parents, tree.tokens, strict=True))}
+    walks = [accumulate(path, lambda node, token: nodes[node, token], initial=-1) for path in paths]
+    return tree, list(map(list, walks))
 
-    tokens: list[int] = field(default_factory=list)
-    signals: list[Signals] = field(default_factory=list)
-    overlaps: list[float] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)
+
+class DraftTable:
+    """The drafts of one drafter as they are recorded: in flat columns, and where each position's are in them.
+
+    `accept` and `shared` have `graded` numbers, one for each token of a sampled text.
+    """
+
+    def __init__(self, text: Text, length: int, *, graded: int = 0) -> None:
+        n = text.committed
+        self.start, self.count = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
+        self.hint, self.accept, self.shared = np.zeros(n), np.zeros(graded), np.zeros(graded)
+        self.tokens, self.signals = list[int](), list[Signals]()
+        self.overlaps, self.chances = list[float](), list[float]()
+        self.given: Given | None = None
 
     def add(self, draft: Draft, overlaps: Sequence[float] = (), chances: Sequence[float] = ()) -> int:
         """Append a draft; returns where it starts."""
@@ -167,18 +163,24 @@ class Columns:
         self.chances += chances
         return first
 
-    def table(self, start: Ints, count: Ints, hint: Floats, **grades: Floats) -> RecordedDrafts:
-        """Return these drafts, with their start at each position."""
+    def place(self, at: int, first: int, n: int) -> None:
+        """Let the drafts of all lengths at a position begin at `first`, with at most `n` tokens."""
+        self.start[at] = first
+        self.count[at] = np.minimum(np.arange(1, self.count.shape[1] + 1), n)
+
+    def build(self) -> RecordedDrafts:
         rows = [(s.top1, s.top2, s.entropy, s.chosen) for s in self.signals]
         return RecordedDrafts(
             tokens=np.array(self.tokens, np.int32),
-            start=start,
-            count=count,
-            hint=hint,
+            start=self.start,
+            count=self.count,
+            hint=self.hint,
             signals=np.array(rows, np.float64).reshape(-1, len(FIELDS)),
             overlap=np.array(self.overlaps, np.float64),
+            accept=self.accept,
+            shared=self.shared,
             chance=np.array(self.chances, np.float64),
-            **grades,
+            given=self.given,
         )
 
 
@@ -187,56 +189,42 @@ class Columns:
 
 def record_lookup(
     drafter: Drafter, text: Text, length: int, ids: Iterator[int], *, target: Target | None = None
-) -> tuple[RecordedDrafts, Given | None]:
+) -> RecordedDrafts:
     """Record a lookup's drafts of at most 1, 2, ... `length` tokens; with a `target`, their raw overlaps too.
 
-    Equal drafts of a position are stored once.
+    Every length is requested, since a shorter draft need not be the beginning of a longer one; equal drafts
+    of a position are stored once.
     """
-    drafts, hints, given = _ask(drafter, text, length, next(ids))
+    table, request = DraftTable(text, length), text.request(next(ids), 0)
     reader = TextReader(target, text, ids) if target is not None else None
-    flat, n = Columns(), text.committed
-    start, count = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
-    for at, row in enumerate(drafts):
-        longest = list(dict.fromkeys(_without_prefixes(row)))
+    drafter.observe(request, request.tokens)
+    for at in range(text.committed):
+        view = replace(request, tokens=request.tokens + text.tokens[:at])
+        table.hint[at] = drafter.hint(view)
+        row = [draft_one(drafter, Job(view, n, READ_ALL)) for n in range(1, length + 1)]
+        table.given = table.given or find_given(drafter, view, length)
+        drafter.observe(view, text.tokens[at : at + 1])
+        longest = _without_prefixes(row)
         overlaps = reader.path_overlaps(at, longest) if reader else [()] * len(longest)
         places = {
-            draft: flat.add(draft, along, _chances(at, draft, text))
+            draft: table.add(draft, along, accepted_chances(at, draft, text))
             for draft, along in zip(longest, overlaps, strict=True)
         }
         for k, draft in enumerate(row):
-            count[at, k] = len(draft.tokens)
-            start[at, k] = next(place for whole, place in places.items() if _begins(whole, draft))
+            table.count[at, k] = len(draft.tokens)
+            table.start[at, k] = next(place for whole, place in places.items() if _begins(whole, draft))
+    drafter.close(request)
     if reader:
         reader.close()
-    return flat.table(start, count, np.array(hints, np.float64)), given
+    return table.build()
 
 
-def _ask(
-    drafter: Drafter, text: Text, length: int, key: int
-) -> tuple[list[list[Draft]], list[float], Given | None]:
-    """Return drafts by position and requested length, hints, and the signals that drafts have.
-
-    Every length is requested: a shorter draft need not be the beginning of a longer one.
-    """
-    request, given = text.request(key, 0), None
-    drafter.observe(request, request.tokens)
-    drafts, hints = [], []
-    for at in range(text.committed):
-        view = replace(request, tokens=request.tokens + text.tokens[:at])
-        hints.append(drafter.hint(view))
-        drafts.append([_draft_one(drafter, Job(view, n, READ_ALL)) for n in range(1, length + 1)])
-        given = given or find_given(drafter, view, length)
-        drafter.observe(view, text.tokens[at : at + 1])
-    drafter.close(request)
-    return drafts, hints, given
-
-
-def _draft_one(drafter: Drafter, job: Job) -> Draft:
+def draft_one(drafter: Drafter, job: Job) -> Draft:
     (draft,) = drafter.draft([job])
-    return _checked(draft)
+    return check_chain(draft)
 
 
-def _checked(draft: Draft) -> Draft:
+def check_chain(draft: Draft) -> Draft:
     if draft.dist is not None or not draft.is_chain:
         raise UserError("it draws its tokens or drafts trees, where a trace needs one chain")
     return draft
@@ -256,7 +244,7 @@ def _begins(whole: Draft, draft: Draft) -> bool:
     return whole.tokens[:n] == draft.tokens and whole.signals[:n] == draft.signals
 
 
-def _chances(at: int, draft: Draft, text: Text) -> list[float]:
+def accepted_chances(at: int, draft: Draft, text: Text) -> list[float]:
     """Return the target's probability of each token up to the first off the text; 0 beyond (never read)."""
     if text.sampling.greedy:
         return []
@@ -270,12 +258,12 @@ def find_given(drafter: Drafter, view: Request, length: int) -> Given | None:
     Raises:
         UserError: a signal changes with what else is read.
     """
-    whole = _draft_one(drafter, Job(view, length, READ_ALL, deterministic=True))
+    whole = draft_one(drafter, Job(view, length, READ_ALL, deterministic=True))
     if not whole.tokens:
         return None
-    given: Given = {}
+    given: dict[str, list[str] | None] = {}
     for name, rule in READING.items():
-        draft = _draft_one(drafter, Job(view, length, (rule,), deterministic=True))
+        draft = draft_one(drafter, Job(view, length, (rule,), deterministic=True))
         if draft.tokens != whole.tokens:
             raise UserError("its drafts change with the signals that are read")
         given[name] = _shared_signals(draft, whole) if draft.signals else None
@@ -298,54 +286,49 @@ def _shared_signals(draft: Draft, whole: Draft) -> list[str]:
 # -- models ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Stem:
-    """One draft from `start` that matches the text up to `mismatch`; all positions in between share it."""
-
-    start: int
-    mismatch: int
-    draft: Draft
-
-
 def record_model(
     drafter: Drafter, text: Text, length: int, ids: Iterator[int], *, target: Target | None = None
-) -> tuple[RecordedDrafts, Given | None]:
+) -> RecordedDrafts:
     """Record a model's drafts of up to `length` tokens; with a `target`, their raw overlaps too.
 
     One draft serves all positions up to its first error.
     """
-    stems = sorted(_stems(drafter, text, length, ids, rows=target is not None), key=lambda s: s.start)
+    stems = sorted(_stems(drafter, text, length, ids, rows=target is not None), key=itemgetter(0))
     reader = TextReader(target, text, ids) if target is not None else None
-    flat, n = Columns(), text.committed
-    start, count = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
-    for stem in stems:
-        overlaps = reader.scores(stem.start, stem.draft).overlaps() if reader and stem.draft.tokens else ()
-        first = flat.add(stem.draft, overlaps)
-        for at in range(stem.start, stem.mismatch + 1):
-            start[at] = first + at - stem.start
-            count[at] = np.minimum(np.arange(1, length + 1), len(stem.draft.tokens) - (at - stem.start))
+    table = DraftTable(text, length)
+    for start, mismatch, draft in stems:
+        overlaps = reader.scores(start, draft).overlaps() if reader and draft.tokens else ()
+        first = table.add(draft, overlaps)
+        for at in range(start, mismatch + 1):
+            table.place(at, first + at - start, len(draft.tokens) - (at - start))
     if reader:
         reader.close()
     request = text.request(next(ids), 0)
     drafter.observe(request, request.tokens)
-    given, hint = find_given(drafter, request, 1), np.full(n, drafter.hint(request))
+    table.given = find_given(drafter, request, 1)
+    table.hint[:] = drafter.hint(request)
     drafter.close(request)
-    return flat.table(start, count, hint), given
+    return table.build()
 
 
-def _stems(drafter: Drafter, text: Text, length: int, ids: Iterator[int], *, rows: bool) -> list[Stem]:
-    """Make drafts that cover every position, as few as the text allows."""
+def _stems(
+    drafter: Drafter, text: Text, length: int, ids: Iterator[int], *, rows: bool
+) -> list[tuple[int, int, Draft]]:
+    """Make drafts that cover every position, as few as the text allows: (start, first mismatch, draft).
+
+    All positions from the start to the mismatch share a draft.
+    """
     whole = text.request(next(ids), text.committed)
-    waiting, stems = _spans(_matches(drafter, text, whole)), list[Stem]()
+    waiting, stems = _spans(_matches(drafter, text, whole)), list[tuple[int, int, Draft]]()
     while waiting:
         waiting.sort(key=lambda span: span[1] - span[0])
         spans, waiting = waiting[:BATCH], waiting[BATCH:]
         drafts = _draft_spans(drafter, text, whole, spans, length, ids, rows=rows)
         for (start, end), draft in zip(spans, drafts, strict=True):
-            stem = Stem(start, min(end, start + text.matching(start, draft.tokens)), draft)
-            stems.append(stem)
-            if stem.mismatch < end:  # a near tie may differ between token-by-token and batched passes
-                waiting.append((stem.mismatch + 1, end))
+            mismatch = min(end, start + text.matching(start, draft.tokens))
+            stems.append((start, mismatch, draft))
+            if mismatch < end:  # a near tie may differ between token-by-token and batched passes
+                waiting.append((mismatch + 1, end))
     drafter.close(whole)
     return stems
 
@@ -389,147 +372,8 @@ def _draft_spans(
     drafts = [next(answers) if n > 0 else Draft() for n in lengths]
     for view, draft in zip(views, drafts, strict=True):
         drafter.close(view)
-        _checked(draft)
+        check_chain(draft)
     return drafts
-
-
-# -- heads ----------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class TextCoupling:
-    """Chooses the tokens of a sampled draft given the text, so that both together are as in live rounds.
-
-    A live round accepts a drafted token with probability min(1, p / q) and replaces a rejected one by a token
-    from (p - q)+. Read backwards from the text's token: it was drafted with probability min(1, q / p), else a
-    token from (q - p)+ was drafted and rejected. What follows a rejected token is drawn from q.
-
-    `accept` and `overlap` are the grade of the draft's first token: that probability, and the sum of
-    min(p, q).
-    """
-
-    text: Text
-    at: int
-    rng: Random
-    accept: float = 0.0
-    overlap: float = 0.0
-
-    def choose(self, drafted: Sequence[int], q: Any) -> int:
-        """Return the next token of a draft made at `at`, of distribution `q` over the target's vocabulary."""
-        from ...models.distributions import draw
-
-        text, place = self.text, self.at + len(drafted)
-        if list(drafted) != text.tokens[self.at : place]:
-            return draw(q, self.rng.random())
-        p, token = text.distribution(place).to(q.device), text.tokens[place]
-        chances = float(p[token]), float(q[token])
-        if not drafted:
-            self.accept = min(1.0, chances[1] / chances[0]) if chances[0] > 0.0 else 1.0
-            self.overlap = float(p.minimum(q).sum())
-        if self.rng.random() * chances[0] < chances[1]:
-            return token
-        rejected = (q - p).clamp_(min=0.0)
-        return draw(rejected if rejected.any() else q, self.rng.random())
-
-
-@dataclass(slots=True)
-class HeadDrafts:
-    """One head's drafts of a text, as they are recorded from left to right; grades if it was sampled."""
-
-    start: Ints
-    count: Ints
-    hint: Floats
-    accept: Floats
-    shared: Floats
-    columns: Columns = field(default_factory=Columns)
-    given: Given | None = None
-
-    def add(self, at: int, draft: Draft, overlaps: Sequence[float], chances: Sequence[float]) -> None:
-        """Append the draft made at a position."""
-        self.start[at] = self.columns.add(draft, overlaps, chances)
-        self.count[at] = np.minimum(np.arange(1, self.count.shape[1] + 1), len(draft.tokens))
-
-
-def record_heads(
-    drafters: Mapping[str, Any], text: Text, length: int, ids: Iterator[int], target: Target, *, overlap: bool
-) -> dict[str, tuple[RecordedDrafts, Given | None]]:
-    """Record the drafts that heads make from the target's hidden states at each position.
-
-    A later token is drafted from the head's own states, so each position has a draft of its own; those of
-    `BATCH` positions are made in one batch. The first has none: before the target has read the prompt there
-    are no states.
-    """
-    if not drafters:
-        return {}
-    reader, n = TextReader(target, text, ids), text.committed
-    for at in (*range(0, n, CHUNK), n):
-        reader.scores(at, Draft())
-    whole, recorded = reader.request, dict[str, HeadDrafts]()
-    for name, drafter in drafters.items():
-        with named_errors(name):
-            _draft_one(drafter, Job(whole, 1, deterministic=True))  # reads the whole text
-        tables = np.zeros((n, length), np.int32), np.zeros((n, length), np.int32)
-        graded = 0 if text.sampling.greedy else len(text.tokens)
-        recorded[name] = HeadDrafts(*tables, np.zeros(n), np.zeros(graded), np.zeros(graded))
-    scored = TextReader(target, text, ids) if overlap else None
-    for first in range(1, n, BATCH):
-        views = [text.request(next(ids), at) for at in range(first, min(first + BATCH, n))]
-        for view in views:
-            target.open(view)
-        drafts = []
-        for name, drafter in drafters.items():
-            with named_errors(name):
-                drafts.append(_draft_views(drafter, whole, views, length, recorded[name], text, rows=overlap))
-        for view in views:
-            target.close(view)
-        chains = [(at, draft) for at, of in enumerate(zip(*drafts, strict=True), first) for draft in of]
-        overlaps = scored.chain_overlaps(chains) if scored else [()] * len(chains)
-        for name, (at, draft), along in zip(cycle(drafters), chains, overlaps, strict=False):
-            with named_errors(name):
-                recorded[name].add(at, draft, along, _chances(at, draft, text))
-    for one in (reader, scored):
-        if one:
-            one.close()
-    for drafter in drafters.values():
-        drafter.close(whole)
-    return {
-        name: (d.columns.table(d.start, d.count, d.hint, accept=d.accept, shared=d.shared), d.given)
-        for name, d in recorded.items()
-    }
-
-
-def _draft_views(
-    drafter: Any,
-    whole: Request,
-    views: Sequence[Request],
-    length: int,
-    recorded: HeadDrafts,
-    text: Text,
-    *,
-    rows: bool,
-) -> list[Draft]:
-    """Draft at the end of each view of a text that the head has read."""
-    jobs, couplings = [], list[TextCoupling]()
-    for view in views:
-        drafter.seat(whole, view)
-        drafter.observe(view, view.tokens)
-        recorded.hint[view.position] = drafter.hint(view)
-        if (longest := min(length, view.remaining - 1)) > 0:
-            jobs.append(Job(view, longest, READ_ALL, rows=rows))
-            if not text.sampling.greedy:
-                couplings.append(TextCoupling(text, view.position, view.rng))
-                jobs[-1] = replace(jobs[-1], choose=couplings[-1].choose)
-    drafts = drafter.draft(jobs) if jobs else []
-    for coupling in couplings:
-        recorded.accept[coupling.at], recorded.shared[coupling.at] = coupling.accept, coupling.overlap
-    if couplings:  # what they were drawn from is in the choice
-        drafts = [replace(draft, probs=(), dist=None) for draft in drafts]
-    for job, draft in zip(jobs, map(_checked, drafts), strict=True):
-        if recorded.given is None and draft.tokens:
-            recorded.given = find_given(drafter, job.request, job.length)
-    for view in views:
-        drafter.close(view)
-    return [*drafts, *[Draft()] * (len(views) - len(jobs))]  # those at the budget's end are the last
 
 
 @contextmanager
@@ -547,9 +391,7 @@ def named_errors(name: str) -> Iterator[None]:
 # -- models on sampled texts ----------------------------------------------------------------------------
 
 
-def record_grades(
-    drafter: Drafter, text: Text, length: int, ids: Iterator[int]
-) -> tuple[RecordedDrafts, Given | None]:
+def record_grades(drafter: Drafter, text: Text, length: int, ids: Iterator[int]) -> RecordedDrafts:
     """Record a model's grades of every token of a sampled text, including those beyond its end.
 
     Its drafts are random, and not recorded.
@@ -566,8 +408,9 @@ def record_grades(
         job = GradeJob(request, len(text.prompt) + start, probs, scores.distributions(nodes))
         grades += drafter.grade([job])[0]
         drafter.observe(request, new)
-    hint = np.full(text.committed, drafter.hint(request))
+    table = DraftTable(text, length, graded=len(grades))
+    table.hint[:] = drafter.hint(request)
+    table.accept[:] = [grade.accept for grade in grades]
+    table.shared[:] = [grade.overlap for grade in grades]
     drafter.close(request)
-    empty = np.zeros((text.committed, length), np.int32)
-    accept, shared = np.array([grade.accept for grade in grades]), np.array([g.overlap for g in grades])
-    return Columns().table(empty, empty, hint, accept=accept, shared=shared), None
+    return table.build()

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from ... import registry
 from ...core.roles import Matcher
+from ...core.sampling import Sampling
 from ...errors import UserError
 from ...generation.text import Detokenizer, decode
 from ...inputs import parse_json
@@ -48,6 +49,8 @@ RANGES: Mapping[str, tuple[Any, float, float]] = {  # of numbers in a header
 
 Ints: TypeAlias = NDArray[np.int32]
 Floats: TypeAlias = NDArray[np.float64]
+Given: TypeAlias = Mapping[str, Sequence[str] | None]
+"""The signals that drafts have (None for none), by the signal that a stop rule reads ("" is no rule)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +80,13 @@ class Header:
 
     @property
     def greedy(self) -> bool:
-        """True if the text is greedy, not sampled."""
         return self.temperature == 0.0
+
+    @property
+    def sampling(self) -> Sampling:
+        """The sampling settings of its texts, without a seed: each has its own."""
+        eos, tokens = frozenset(self.eos), self.max_new_tokens
+        return Sampling(max_new_tokens=tokens, temperature=self.temperature, eos=eos)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +103,7 @@ class RecordedDrafts:
     that its own draft was accepted given the text, and the overlap of the distributions sampled from. It has
     no drafts unless it is a head, of which a draft was sampled given the text at each position. A head and a
     lookup have in `chance`, shape (N,), the target's probability of each drafted token up to the first that
-    differs from the text.
+    differs from the text. `given` is None if nothing was drafted.
     """
 
     tokens: Ints
@@ -107,20 +115,19 @@ class RecordedDrafts:
     accept: Floats = field(default_factory=lambda: np.zeros(0))
     shared: Floats = field(default_factory=lambda: np.zeros(0))
     chance: Floats = field(default_factory=lambda: np.zeros(0))
+    given: Given | None = None
 
 
-ARRAYS = tuple(f.name for f in fields(RecordedDrafts))
-ABOUT = ("name", "category", "committed", "budget", "ended", "given")
+ARRAYS = tuple(f.name for f in fields(RecordedDrafts))[:-1]
+ABOUT = ("name", "category", "committed", "budget", "ended")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
     """One prompt: its text, whose first `committed` tokens are the answer, and every drafter's drafts.
 
-    `budget` is the maximum number of tokens; `ended` is true if the text ended by itself before that. `given`
-    has for each drafter the signals of its drafts, by the signal that a stop rule reads ("" is no rule
-    at all, null no signals); it is null if nothing was drafted. `probs` are the target's probabilities of the
-    text's tokens if it was sampled, else empty.
+    `budget` is the maximum number of tokens; `ended` is true if the text ended by itself before that. `probs`
+    are the target's probabilities of the text's tokens if it was sampled, else empty.
     """
 
     name: str
@@ -131,7 +138,6 @@ class Recording:
     budget: int
     ended: bool
     probs: Floats
-    given: Mapping[str, Mapping[str, Sequence[str] | None] | None]
     drafts: Mapping[str, RecordedDrafts]
 
 
@@ -169,15 +175,11 @@ class Trace:
         return [*self.header.drafters, *self.cascades]
 
     def team(self, policy: str) -> list[str]:
-        """Return the drafters of a live run by this policy: with cascades that it weighs, in greedy texts.
-
-        Raises:
-            UserError: an unknown policy or option.
-        """
+        """Return the drafters of a live run by this policy: with cascades that it weighs, in greedy texts."""
         if not (self.header.greedy and weighs_cascades(policy)):
             return self.drafters
         models = [name for name, grades in self.header.drafters.items() if grades]
-        lookups = [name for name in self.header.drafters if name not in models and is_matcher(name)]
+        lookups = [name for name in self.header.drafters if name not in models and _can_take_over(name)]
         return [*self.drafters, *name_cascades(models, lookups, self.drafters)]
 
     def __len__(self) -> int:
@@ -187,15 +189,11 @@ class Trace:
         names = self.header.drafters
         for i in range(len(self)):
             recording = load(file_of(self.folder, i), self._whole)
-            yield replace(
-                recording,
-                given={name: recording.given[name] for name in names},
-                drafts={name: recording.drafts[name] for name in names},
-            )
+            yield replace(recording, drafts={name: recording.drafts[name] for name in names})
 
 
-def is_matcher(name: str) -> bool:
-    """Return whether a lookup of this name can take over from a model."""
+def _can_take_over(name: str) -> bool:
+    """Return whether a lookup of this name can continue a model's draft."""
     factory: Any = registry.load("drafters", parse_drafter(name).name)
     return isinstance(factory, type) and issubclass(factory, Matcher)
 
@@ -206,26 +204,17 @@ def is_cascade(name: str) -> bool:
 
 
 def file_of(folder: Path, index: int) -> Path:
-    """Return the file of prompt number `index`."""
     return folder / f"{index:06d}.npz"
 
 
 def check_recordable(length: int) -> None:
-    """Check the options of a recording before models are loaded.
-
-    Raises:
-        UserError: a draft length out of its range.
-    """
+    """Check the options of a recording before models are loaded."""
     if not 1 <= length <= LONGEST:
         raise UserError(f"--length {length}: give 1 to {LONGEST}")
 
 
 def read_header(folder: Path) -> Header:
-    """Read the header of the trace in a folder.
-
-    Raises:
-        UserError: there is none, or it is damaged or of another version.
-    """
+    """Read the header of the trace in a folder."""
     path = folder / "trace.json"
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
@@ -243,11 +232,7 @@ def read_header(folder: Path) -> Header:
 
 
 def check_header(header: Any) -> None:
-    """Refuse a header with values that no recording has; true and false are no numbers here.
-
-    Raises:
-        ValueError: there is one; the message is the end of a line.
-    """
+    """Refuse a header with values that no recording has; true and false are no numbers here."""
     for key, (kind, least, most) in RANGES.items():
         value = getattr(header, key)
         if isinstance(value, bool) or not isinstance(value, kind) or not least <= value <= most:
@@ -264,13 +249,13 @@ def check_header(header: Any) -> None:
 
 
 def header_json(header: Header) -> dict[str, Any]:
-    """Return a header as written to the file."""
     return asdict(header) | {"eos": sorted(header.eos), "waits": list(header.waits)}
 
 
 def save(recording: Recording, path: Path, header: Header) -> None:
     """Write a recording atomically; integers in 32 bits, floats in 32 if nothing is lost."""
-    about = {key: getattr(recording, key) for key in ABOUT}
+    about: dict[str, Any] = {key: getattr(recording, key) for key in ABOUT}
+    about["given"] = {name: recording.drafts[name].given for name in header.drafters}
     arrays: dict[str, Any] = {
         "prompt": recording.prompt,
         "text": recording.text,
@@ -285,19 +270,16 @@ def save(recording: Recording, path: Path, header: Header) -> None:
 
 
 def load(path: Path, header: Header) -> Recording:
-    """Read a recording.
-
-    Raises:
-        UserError: it is damaged, or does not belong to this trace.
-    """
+    """Read a recording."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            drafts = {
-                name: RecordedDrafts(**{key: _array(key, file[f"{i}.{key}"]) for key in ARRAYS})
-                for i, name in enumerate(header.drafters)
-            }
+            about = json.loads(bytes(file["about"]))
+            given, drafts = about.pop("given"), {}
+            for i, name in enumerate(header.drafters):
+                arrays = {key: _array(key, file[f"{i}.{key}"]) for key in ARRAYS}
+                drafts[name] = RecordedDrafts(**arrays, given=given[name])
             prompt, text = _array("tokens", file["prompt"]), _array("tokens", file["text"])
-            probs, about = _array("probs", file["probs"]), json.loads(bytes(file["about"]))
+            probs = _array("probs", file["probs"])
             recording = Recording(prompt=prompt, text=text, probs=probs, drafts=drafts, **about)
         _check(recording, header)
     except (OSError, ValueError, LookupError, TypeError, EOFError, BadZipFile, ZlibError) as error:
@@ -366,11 +348,7 @@ def split_words(tokens: Sequence[int], tokenizer: Any) -> list[str]:
 
 
 def read_samples(folder: Path) -> dict[str, tuple[str, list[str]]]:
-    """Read prompts and words of the sample texts, by the prompt's index; empty if none were written.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Read prompts and words of the sample texts, by the prompt's index; empty if none were written."""
     path = folder / "texts.json"
     if not path.is_file():
         return {}

@@ -57,17 +57,14 @@ class Move:
 
 
 def best(state: ReplayState, costs: Costs) -> Best:
-    """Return the minimum time for one text, with an optimal path.
-
-    Raises:
-        UserError: more than 12 drafters have costs for catching up.
-    """
+    """Return the minimum time for one text, with an optimal path."""
     readers, end = Readers(state, costs), state.recording.committed
     reaches = {name: reach(state, drafter) for name, drafter in state.drafters.items()}
     seconds, choices = np.zeros((end + 1, readers.size)), list[tuple[list[Move], Whole]]()
     for at in range(end - 1, -1, -1):
         moves = list(list_moves(at, end, reaches, costs))
-        table = np.stack([readers.total(move, seconds[at + move.advance]) for move in moves])
+        rests = [readers.after(move.drafter, move.advance, seconds[at + move.advance]) for move in moves]
+        table = np.stack([move.seconds + rest for move, rest in zip(moves, rests, strict=True)])
         fastest = table.argmin(0)
         seconds[at] = np.take_along_axis(table, fastest[None], 0)[0]
         choices.append((moves, fastest))
@@ -99,9 +96,6 @@ def best_composite(state: ReplayState, costs: Costs) -> float:
     is the same shortest path with one more number in its state: how many tokens the draft of this round has
     so far. From each state one may end the draft, which costs the target pass, or add as many tokens of any
     drafter as match the text.
-
-    Raises:
-        UserError: more than 12 drafters have costs for catching up.
     """
     end = state.recording.committed
     longest = max((drafter.drafts.start.shape[1] for drafter in state.drafters.values()), default=0)
@@ -190,10 +184,6 @@ class Readers:
         for name, bit in self.bit.items():
             seconds += np.where(self.numbers & bit, self.each[name] * length, 0.0)
         return seconds
-
-    def total(self, move: Move, seconds: Real) -> Real:
-        """Return seconds to the end with this move, for each set of drafters that are used from here on."""
-        return move.seconds + self.after(move.drafter, move.advance, seconds)
 
     def after(self, drafter: str, advance: int, seconds: Real) -> Real:
         """Return seconds after so many tokens and for reading them, for each set used from before them on.

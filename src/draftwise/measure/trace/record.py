@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import count
@@ -21,14 +21,14 @@ from ...errors import UserError
 from ...policies.catalogue import method
 from ...writing import write_json
 from ..machine import Meter, describe
+from ..results import Progress
+from ..writing import make_folder
 from .costs import Costs, costs_json, measure_costs, read_costs
 from .drafts import (
-    Given,
     Text,
     TextReader,
     named_errors,
     record_grades,
-    record_heads,
     record_lookup,
     record_model,
 )
@@ -43,9 +43,8 @@ from .files import (
     read_header,
     save,
 )
+from .heads import record_heads
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished prompts, and their total."""
 FIRST_ID = 1 << 40  # ids of a recording's requests, far from those of any loop on the same target
 COST_PROMPTS = 16  # prompts for measuring costs
 UNHELD = "which a trace does not hold; leave it out of --drafters, and use draftwise bench"
@@ -71,11 +70,7 @@ def header_of(
     length: int,
     overlap: bool,
 ) -> Header:
-    """Return the header of a recording with these settings.
-
-    Raises:
-        UserError: a draft length out of its range, or overlaps of sampled drafts that are not known.
-    """
+    """Return the header of a recording with these settings."""
     check_recordable(length)
     if overlap and not sampling.greedy:
         for who, drafter in drafters.items():
@@ -107,21 +102,14 @@ def record(
     prompts: Sequence[Prompt],
     folder: Path,
     header: Header,
-    sampling: Sampling,
     *,
     progress: Progress | None = None,
 ) -> int:
-    """Record every prompt that the folder lacks; returns how many were already there.
-
-    Each recording is written atomically, so an interrupted run resumes where it stopped.
-
-    Raises:
-        UserError: the folder holds another trace, or a drafter fails or cannot be recorded.
-    """
+    """Record every prompt that the folder lacks; returns how many were already there."""
     for name, drafter in drafters.items():
         _check_drafter(name, drafter)
-    begin(folder, header)
-    recorder, resumed = Recorder(target, drafters, header, sampling), 0
+    _begin(folder, header)
+    recorder, resumed = Recorder(target, drafters, header), 0
     for i, prompt in enumerate(prompts):
         path = file_of(folder, i)
         if path.is_file():
@@ -148,12 +136,8 @@ def _check_drafter(name: str, drafter: Any) -> None:
         raise UserError(f"drafter {name}: a trace holds chains; leave out its width")
 
 
-def begin(folder: Path, header: Header) -> None:
-    """Make the folder, or check that it holds the beginning of this very trace.
-
-    Raises:
-        UserError: it holds another trace, or cannot be made.
-    """
+def _begin(folder: Path, header: Header) -> None:
+    """Make the folder, or check that it holds the beginning of this very trace."""
     if (folder / "trace.json").is_file():
         content, own = header_json(read_header(folder)), header_json(header)
         if different := [key for key in own if content.get(key) != own[key]]:
@@ -162,42 +146,31 @@ def begin(folder: Path, header: Header) -> None:
                 f"not {own[different[0]]!r}: choose another --out"
             )
         return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "trace.json", header_json(header))
-    except OSError as error:
-        raise UserError(f"cannot write to {str(folder)!r}: {error.strerror}; choose another --out") from None
+    make_folder(folder)
+    write_json(folder / "trace.json", header_json(header))
 
 
 class Recorder:
     """Records prompts one after the other, as the drafters would have met them."""
 
-    def __init__(
-        self, target: Target, drafters: Mapping[str, Drafter], header: Header, sampling: Sampling
-    ) -> None:
-        self.target, self.drafters = target, drafters
-        self.header, self.sampling = header, sampling
+    def __init__(self, target: Target, drafters: Mapping[str, Drafter], header: Header) -> None:
+        self.target, self.drafters, self.header = target, drafters, header
         self.ids = count(FIRST_ID)
 
     def record(self, prompt: Prompt, number: int = 0) -> Recording:
-        """Record one prompt; each prompt number has its own random numbers.
-
-        Raises:
-            UserError: the prompt does not fit, or a drafter fails or cannot be recorded.
-        """
+        """Record one prompt; each prompt number has its own random numbers."""
         header = self.header
         seed = Random(f"text {header.seed} {number}").getrandbits(32)
-        text = write_text(self.target, prompt.tokens, replace(self.sampling, seed=seed), beyond=header.length)
+        sampling = replace(header.sampling, seed=seed)
+        text = write_text(self.target, prompt.tokens, sampling, beyond=header.length)
         if not header.greedy:
-            scores = TextReader(self.target, text, self.ids).chunks(len(text.tokens))
-            text = replace(text, scores=scores)
+            reader = TextReader(self.target, text, self.ids)
+            text = replace(text, scores=reader.chunks(len(text.tokens)))
+            reader.close()
         heads = {name: drafter for name, drafter in self.drafters.items() if isinstance(drafter, Waiter)}
-        recorded = record_heads(heads, text, header.length, self.ids, self.target, overlap=header.overlap)
-        recorded |= {
-            name: self._record(name, drafter, text)
-            for name, drafter in self.drafters.items()
-            if name not in heads
-        }
+        drafts = record_heads(heads, text, header.length, self.ids, self.target, overlap=header.overlap)
+        others = {name: drafter for name, drafter in self.drafters.items() if name not in heads}
+        drafts |= {name: self._record(name, drafter, text) for name, drafter in others.items()}
         return Recording(
             name=prompt.name,
             category=prompt.category,
@@ -207,15 +180,14 @@ class Recorder:
             budget=text.budget,
             ended=text.ended,
             probs=np.array([] if header.greedy else [text.chance(*pair) for pair in enumerate(text.tokens)]),
-            given={name: given for name, (_, given) in recorded.items()},
-            drafts={name: drafts for name, (drafts, _) in recorded.items()},
+            drafts=drafts,
         )
 
     def relive(self, recording: Recording) -> None:
         """Show the lookups a text that was recorded before, since some learn from earlier texts."""
         committed = recording.text[: recording.committed].tolist()
         prompt = recording.prompt.tolist()
-        text = Text(prompt, committed, len(committed), recording.budget, True, self.sampling)
+        text = Text(prompt, committed, len(committed), recording.budget, True, self.header.sampling)
         for name, drafter in self.drafters.items():
             if not self.header.drafters[name]:
                 request = text.request(next(self.ids), 0)
@@ -223,7 +195,7 @@ class Recorder:
                 drafter.observe(request, committed)
                 drafter.close(request)
 
-    def _record(self, name: str, drafter: Drafter, text: Text) -> tuple[RecordedDrafts, Given | None]:
+    def _record(self, name: str, drafter: Drafter, text: Text) -> RecordedDrafts:
         target = self.target if self.header.overlap else None
         length, is_grader = self.header.length, self.header.drafters[name]
         with named_errors(name):
@@ -234,11 +206,7 @@ class Recorder:
 
 
 def write_text(target: Target, prompt: Sequence[int], sampling: Sampling, *, beyond: int) -> Text:
-    """Decode a prompt plainly, continuing for `beyond` tokens if the text ends before its budget.
-
-    Raises:
-        UserError: the prompt is empty or leaves no room.
-    """
+    """Decode a prompt plainly, continuing for `beyond` tokens if the text ends before its budget."""
     plain = method("none", [])
     loop = Loop(target, {}, plain.policy, plain.recorder)
     request = loop.add(prompt, replace(sampling, eos=frozenset()))
@@ -258,7 +226,6 @@ def record_costs(
     prompts: Sequence[Prompt],
     folder: Path,
     header: Header,
-    sampling: Sampling,
     *,
     load: float | None = None,
 ) -> Costs:
@@ -270,7 +237,9 @@ def record_costs(
     if not path.is_file():
         texts = [prompt.tokens for prompt in prompts[:: max(1, len(prompts) // COST_PROMPTS)]]
         meter = Meter()
-        costs = measure_costs(target, drafters, texts, sampling, length=header.length, seed=header.seed)
+        costs = measure_costs(
+            target, drafters, texts, header.sampling, length=header.length, seed=header.seed
+        )
         samples = ({"start": load}, meter.sample())
         write_json(path, costs_json(replace(costs, machine=describe(), load=samples)))
     return read_costs(str(path))

@@ -22,9 +22,9 @@ from ...core.request import Request
 from ...core.request_round import unfailed
 from ...core.roles import GradeJob, Scores
 from ...core.round import Round, Seconds
-from ...core.sampling import Sampling
 from ...core.stops import needs
 from ...drafters.cascade import CascadeDrafter
+from ...drafters.together import merged
 from ...errors import UserError, one_line
 from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method
@@ -39,8 +39,8 @@ class ReplayScores:
     """The scores of one draft: the text has the target's choice after every node on its path.
 
     A sampled draft is accepted with the recorded probabilities given the text, or, of a head, where it equals
-    the text, given which it was sampled. Since they are conditional on
-    the text, texts and random numbers together have exactly the distribution of live rounds.
+    the text, given which it was sampled. Since they are conditional on the text, texts and random numbers
+    together have exactly the distribution of live rounds.
     """
 
     __slots__ = ("at", "depths", "draft", "state", "text")
@@ -54,7 +54,6 @@ class ReplayScores:
                 self.depths.append(1 if parent < 0 else self.depths[parent] + 1)
 
     def choice(self, node: int) -> int:
-        """Return the text's token after `node`."""
         depth = node + 1 if self.depths is None or node < 0 else self.depths[node]
         return self.text[self.at + depth]
 
@@ -64,7 +63,6 @@ class ReplayScores:
         return drafter.accept[self.at + node]
 
     def residual(self, node: int) -> int:
-        """Return the text's token in place of `node`."""
         return self.choice(self.draft.parents[node])
 
     def logprob(self, node: int, token: int) -> float:
@@ -81,7 +79,6 @@ class ReplayScores:
         """Return nothing: grades were computed when recording."""
 
     def overlaps(self) -> Sequence[float]:
-        """Return the recorded raw overlaps of the draft's tokens."""
         drafter, first = self.draft.rows
         overlaps: list[float] = drafter.overlap[first : first + len(self.draft.tokens)]
         return overlaps
@@ -98,7 +95,6 @@ class ReplayTarget:
         """Nothing to prepare."""
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
-        """Compare every draft with the text."""
         return [ReplayScores(self.state, request.position, draft) for request, draft in batch]
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
@@ -117,7 +113,6 @@ class FirstPart:
         self.name, self.pool = name, pool
 
     def hint(self, request: Request) -> float:
-        """Return the recorded hint."""
         return self.pool.state.drafters[self.name].hint[request.position]
 
 
@@ -147,7 +142,6 @@ class CascadePart(FirstPart):
         return drafts
 
     def match_after(self, request: Request, written: Sequence[int]) -> int:
-        """Return the lookup's match, in the text so far."""
         match: int = self.lookup.match_after(request, written)
         return match
 
@@ -197,23 +191,19 @@ class ReplayPool(DrafterPool):
         return cascade
 
     def begin(self, state: ReplayState) -> None:
-        """Start the next text."""
         self.state, self.read, self.drew, self.observed = state, {}, (), 0
 
     def collect_hints(self, request: Request) -> dict[str, float]:
         """Return the recorded hints at this position; all drafters together are always ready."""
-        at, cascades = (
-            request.position,
-            {name: cascade.hint(request) for name, cascade in self.cascades.items()},
-        )
-        return {name: d.hint[at] for name, d in self.state.drafters.items()} | cascades | {TOGETHER: 1.0}
+        hints = {name: drafter.hint[request.position] for name, drafter in self.state.drafters.items()}
+        hints |= {name: cascade.hint(request) for name, cascade in self.cascades.items()}
+        return hints | {TOGETHER: 1.0}
 
     def find_not_ready(self, request: Request) -> frozenset[str]:
         """Return the heads, in a text's first round: the target has no hidden states yet."""
         return frozenset() if request.position else self.waits
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
-        """Return the recorded drafts, and their cost in seconds."""
         drafts, spent = [Draft()] * n, [0.0] * n
         self.drew, self.last_draft = (), drafts[0]
         for name, batch in jobs.items():
@@ -228,13 +218,10 @@ class ReplayPool(DrafterPool):
             return self.cascades[name].draft([job])[0]
         if name != TOGETHER:
             return self.draft_part(name, job)
-        alone = replace(job, width=1)
-        for part, drafter in self.state.drafters.items():
-            self.pay(part, len(drafter.draft(job.request.position, alone).tokens), job.request)
-        return self.state.draft(name, job.request.position, job)
+        alone = Job(job.request, job.length, job.stops)
+        return merged((self.draft_part(part, alone) for part in self.state.drafters), job.length * job.width)
 
     def ask(self, name: str, jobs: Sequence[Job]) -> list[Draft]:
-        """Return the recorded drafts of a cascade's first part."""
         return [self.draft_part(name, job) for job in jobs]
 
     def draft_part(self, name: str, job: Job) -> Draft:
@@ -257,20 +244,10 @@ class ReplayPool(DrafterPool):
         self.read |= {name: self.observed for name in self.drew if name in self.behind}
 
     def grades_itself(self, name: str) -> bool:
-        """Return whether the drafter graded itself when it was recorded."""
         return self.header.drafters.get(name, False)
 
     def grade(self, name: str, jobs: Sequence[GradeJob]) -> list[list[Grade]] | None:
-        """Return grades from the first token of its draft at each position."""
         return [self._grade(name, job) for job in jobs]
-
-    def width(self, name: str) -> int:
-        """Return 1: only chains are recorded."""
-        return 1
-
-    def drafts_trees(self, name: str) -> bool:
-        """Return False: only chains are recorded."""
-        return False
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """Return the draft recorded there, or made again by a cascade."""
@@ -285,22 +262,16 @@ class ReplayPool(DrafterPool):
         return tuple(drafter.tokens[first : first + n])
 
     def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
-        """Return the same as a draft."""
         tokens = self.guess(name, request, at, arm)
         return None if tokens is None else Draft.chain(tokens)
 
     def close(self, request: Request) -> None:
-        """Drop the text."""
         for part in self.parts.values():
             if part.lookup is not None:
                 part.lookup.close(request)
 
     def fault(self, name: str, request: Request, what: str | Exception) -> None:
-        """Refuse a part that failed: the seconds of a replay would be wrong.
-
-        Raises:
-            UserError: always; names the part.
-        """
+        """Refuse a part that failed: the seconds of a replay would be wrong."""
         raise UserError(f"replay: {name}: {what if isinstance(what, str) else one_line(what)}")
 
     def _catch_up(self, name: str, request: Request, start: int | None = None) -> float:
@@ -318,7 +289,7 @@ class ReplayPool(DrafterPool):
             self.graded_seconds += 0.0 if job.draft else self._catch_up(name, job.request, job.start)
         if name in self.behind:
             self.read[name] = len(job.request.tokens)
-        return self.state.drafters[name].grades(self.state.text, job.signals)[first:end]
+        return self.state.drafters[name].grades(job.signals)[first:end]
 
 
 class PricedClock:
@@ -329,7 +300,6 @@ class PricedClock:
         self._graded = 0.0
 
     def target(self, seconds: float, tokens: int) -> float:
-        """Return the cost of a pass over `tokens` tokens."""
         return self.costs.target(tokens)
 
     def round(self, seconds: Seconds) -> Seconds:
@@ -351,16 +321,11 @@ class Replay:
         self.loop = Loop(self.target, self.pool, method.policy, method.recorder, seed=seed, clock=clock)
 
     def replay(self, state: ReplayState) -> Iterator[Round]:
-        """Yield the rounds of one text.
-
-        Raises:
-            UserError: the policy or its recorder failed, so that its seconds would be wrong.
-        """
-        recording, header = state.recording, self.header
+        """Yield the rounds of one text."""
+        recording = state.recording
         self.target.state = state
         self.pool.begin(state)
-        eos, budget = frozenset(header.eos), recording.budget
-        settings = Sampling(max_new_tokens=budget, temperature=header.temperature, eos=eos)
+        settings = replace(self.header.sampling, max_new_tokens=recording.budget)
         self.loop.add(recording.prompt.tolist(), settings)
         while self.loop.open:
             for round in unfailed(self.loop.step()):
@@ -370,11 +335,7 @@ class Replay:
 
 
 def check_method(method: Method, header: Header) -> None:
-    """Check that a trace has everything that a policy uses.
-
-    Raises:
-        UserError: something is missing; says what to record.
-    """
+    """Check that a trace has everything that a policy uses."""
     arms = method.policy.arms
     longest = max(arm.length for arm in arms)
     stopped = [arm for arm in arms if arm.drafter == TOGETHER or any(s.rule != "never" for s in arm.stops)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,7 +17,7 @@ from ...generation.text import TARGET
 from ...policies.catalogue import method
 from ...writing import replacing, write_json, write_text
 from .. import machine
-from ..results import BASELINE, Row, arm_values, round_row, summarize
+from ..results import BASELINE, Progress, Row, arm_values, round_row, summarize, work_row
 from ..writing import make_folder, refuse_benchmark
 from .costs import MEASURED, Costs, busy, costs_json
 from .files import FIELDS, Trace, read_samples
@@ -25,8 +25,6 @@ from .oracle import NONE, Arm, Best, best, best_composite, exactly, fixed
 from .replay import Replay
 from .state import ReplayState
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished prompts, and their total."""
 NO_LOAD = "the trace does not say how busy its machine was: measure again for times to quote"
 DIGITS = 4  # digits of numbers that only plots use
 CLOSELY, EVERY = 4, 8  # values of arms: after each round of the first texts, then after every 8th
@@ -41,11 +39,7 @@ def replayed(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Row:
-    """Replay policies, including `none`, and write `results.json`, prompts, rounds and pieces.
-
-    Raises:
-        UserError: an unknown policy, one that the trace does not support, or a folder that cannot be written.
-    """
+    """Replay policies, including `none`, and write `results.json`, prompts, rounds and pieces."""
     refuse_benchmark(out)
     make_folder(out)
     names = list(dict.fromkeys([BASELINE, *policies]))
@@ -65,7 +59,8 @@ def replayed(
                 about = {"method": name, "category": recording.category, "prompt": i}
                 with _naming(name):
                     rounds = list(_write_rounds(replay, state, about, file))
-                rows.append(_prompt_row(name, i, recording.category, rounds))
+                stats, key = Stats.of(rounds), {"key": f"{name} @1 #{i}", "engine": "replay", "batch": 1}
+                rows.append(key | about | work_row(stats, stats.tokens) | {"identical": True})
                 if str(i) in samples:
                     prompt, words = samples[str(i)]
                     pieces.append(about | {"prompt_text": prompt, "pieces": split_pieces(words, rounds)})
@@ -123,26 +118,6 @@ def split_pieces(words: Sequence[str], rounds: Sequence[Round]) -> list[tuple[st
     return pieces
 
 
-def _prompt_row(name: str, index: int, category: str, rounds: Sequence[Round]) -> Row:
-    stats = Stats.of(rounds)
-    return {
-        "key": f"{name} @1 #{index}",
-        "method": name,
-        "engine": "replay",
-        "category": category,
-        "prompt": index,
-        "batch": 1,
-        "new_tokens": stats.tokens,
-        "seconds": stats.seconds,
-        "rounds": stats.rounds,
-        "accepted": stats.accepted,
-        "drafted": stats.drafted,
-        "identical": True,
-        "seconds_by_phase": stats.seconds_by_phase,
-        "pulls": stats.pulls,
-    }
-
-
 def _results(
     trace: Trace,
     names: Sequence[str],
@@ -179,55 +154,60 @@ def trust(costs: Costs) -> Row:
 
 
 def compute_oracle(trace: Trace, costs: Costs, *, progress: Progress | None = None) -> Row:
-    """Return the minimum time for every text, without and with composite drafts, and that of simple rules.
-
-    These are the fixed arms and DISCO's oracle.
-
-    Raises:
-        UserError: the text was sampled, so that acceptance would be random.
-    """
+    """Return the minimum time for every text, without and with composite drafts, and that of simple rules."""
     if not trace.header.greedy:
         raise UserError("the trace's text was sampled: record it at --temperature 0 for an oracle")
-    sums: dict[str, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
+    sums = defaultdict[str, _Sums](_Sums)
     paths: dict[int, Best] = {}
     for i, recording in enumerate(trace):
         state = ReplayState(recording)
         paths[i] = best(state, costs)
-        counts: dict[Any, float] = {"prompts": 1, "tokens": recording.committed, "optimum": paths[i].seconds}
-        counts["composite"] = best_composite(state, costs)
-        counts |= fixed(state, costs)
-        counts |= {("exactly", name, 0): seconds for name, seconds in exactly(state, costs).items()}
+        totals: dict[str, float] = {
+            "prompts": 1,
+            "new_tokens": recording.committed,
+            "optimum": paths[i].seconds,
+        }
+        totals |= {"optimum_composite": best_composite(state, costs)}
+        arms, just = fixed(state, costs), exactly(state, costs)
         for category in ("all", recording.category):
-            for key, count in counts.items():
-                sums[category][key] += count
+            _add(totals, sums[category].totals)
+            _add(arms, sums[category].arms)
+            _add(just, sums[category].exactly)
         if progress:
             progress(i + 1, len(trace))
     return trust(costs) | {
         "costs": costs_json(costs),
-        "results": [_oracle_row(key, category_sums) for key, category_sums in sums.items()],
+        "results": [{"category": category} | own.row() for category, own in sums.items()],
         "lengths": {str(i): [[s.position, s.drafter, s.drafted] for s in b.steps] for i, b in paths.items()},
     }
 
 
-def _oracle_row(category: str, sums: Mapping[Any, float]) -> Row:
-    """Return one category: the optimum, the best fixed arm in hindsight, plain decoding, DISCO's oracle."""
-    arms: dict[Arm, float] = {key: s for key, s in sums.items() if isinstance(key, tuple) and len(key) == 2}
-    just = {key[1]: s for key, s in sums.items() if isinstance(key, tuple) and len(key) == 3}
-    least = min(arms, key=arms.__getitem__)
-    return {
-        "category": category,
-        "prompts": int(sums["prompts"]),
-        "new_tokens": int(sums["tokens"]),
-        "optimum": sums["optimum"],
-        "optimum_composite": sums["composite"],
-        "none": arms[NONE],
-        "best_fixed": {"drafter": least[0], "length": least[1], "seconds": arms[least]},
-        "best_length": {name: _best_length(name, arms) for name in just},
-        "exactly": just,
-    }
+@dataclass(slots=True)
+class _Sums:
+    """Sums over the texts of a category: of the optimum, of each fixed arm, and of DISCO's oracle."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    arms: dict[Arm, float] = field(default_factory=dict)
+    exactly: dict[str, float] = field(default_factory=dict)
+
+    def row(self) -> Row:
+        """Return the optimum beside the best fixed arms in hindsight and plain decoding."""
+        return dict(self.totals) | {
+            "none": self.arms[NONE],
+            "best_fixed": self._best(self.arms),
+            "best_length": {name: self._best_length(name) for name in self.exactly},
+            "exactly": dict(self.exactly),
+        }
+
+    def _best(self, arms: Iterable[Arm]) -> Row:
+        least = min(arms, key=self.arms.__getitem__)
+        return {"drafter": least[0], "length": least[1], "seconds": self.arms[least]}
+
+    def _best_length(self, name: str) -> Row:
+        best = self._best(arm for arm in self.arms if arm[0] == name)
+        return {"length": best["length"], "seconds": best["seconds"]}
 
 
-def _best_length(name: str, arms: Mapping[Arm, float]) -> Row:
-    seconds = {length: s for (who, length), s in arms.items() if who == name}
-    length = min(seconds, key=seconds.__getitem__)
-    return {"length": length, "seconds": seconds[length]}
+def _add(numbers: Mapping[Any, float], sums: dict[Any, float]) -> None:
+    for key, number in numbers.items():
+        sums[key] = sums.get(key, 0) + number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -10,9 +10,7 @@ from ...core.arms import Stop
 from ...core.drafts import Draft, Job, Signals
 from ...core.outcomes import Grade
 from ...core.stops import factor, needs, stop
-from ...drafters.cascade import merged
 from ...errors import UserError
-from ...policies.arms import TOGETHER
 from .files import FIELDS, RecordedDrafts, Recording
 
 UNKNOWN = (
@@ -22,26 +20,25 @@ UNKNOWN = (
 
 
 class RecordedDrafter:
-    """One drafter on one text, in plain lists; those of signals and grades are made on first use."""
+    """One drafter on one text, in plain lists; those of spans, signals and grades are made on first use."""
 
-    def __init__(self, drafts: RecordedDrafts, given: Mapping[str, Sequence[str] | None] | None) -> None:
-        self.drafts, self.given = drafts, given or {}
+    def __init__(self, drafts: RecordedDrafts, text: Sequence[int]) -> None:
+        self.drafts, self.given, self.text = drafts, drafts.given or {}, text
         self.accept: list[float] = drafts.accept.tolist()
         self.shared: list[float] = drafts.shared.tolist()
         self.tokens: list[int] = drafts.tokens.tolist()
         self.hint: list[float] = drafts.hint.tolist()
         self.overlap: list[float] = drafts.overlap.tolist()
-        self._spans: dict[int, tuple[list[int], list[int]]] = {}
-        self._signals: dict[frozenset[str], list[Signals]] = {}
-        self._grades: dict[frozenset[str], list[Grade]] = {}
+        self.signals, self.grades = cache(self._make_signals), cache(self._make_grades)
+        self._spans = cache(self._make_spans)
 
     def span(self, at: int, length: int) -> tuple[int, int]:
         """Return the start of the draft of at most `length` tokens at position `at`, and its token count."""
-        spans = self._spans.get(length)
-        if spans is None:
-            start, count = self.drafts.start[:, length - 1], self.drafts.count[:, length - 1]
-            spans = self._spans[length] = start.tolist(), count.tolist()
-        return spans[0][at], spans[1][at]
+        start, count = self._spans(length)
+        return start[at], count[at]
+
+    def _make_spans(self, length: int) -> tuple[list[int], list[int]]:
+        return self.drafts.start[:, length - 1].tolist(), self.drafts.count[:, length - 1].tolist()
 
     def stopped_span(self, at: int, length: int, stops: tuple[Stop, ...]) -> tuple[int, int]:
         """Return the start of that draft, and how many of its tokens the stop rules leave."""
@@ -61,28 +58,23 @@ class RecordedDrafter:
         signals = tuple(self.signals(_read_signals(job.stops))[first : first + n])
         return Draft(tokens, _chain(n), (), None, signals, (self, first))
 
-    def grades(self, text: Sequence[int], names: frozenset[str]) -> list[Grade]:
+    def _make_grades(self, names: frozenset[str]) -> list[Grade]:
         """Return the grade of every token: probabilities for a sampled text, otherwise 1 or 0."""
-        if names not in self._grades:
-            self._grades[names] = self._make_grades(text, names)
-        return self._grades[names]
-
-    def _make_grades(self, text: Sequence[int], names: frozenset[str]) -> list[Grade]:
         if self.accept:
             return [Grade(*pair) for pair in zip(self.accept, self.shared, strict=True)]
         signals, grades = self.signals(names), []
         for at in range(len(self.drafts.start)):
             first, n = self.span(at, 1)
-            accept = float(n > 0 and self.tokens[first] == text[at])
+            accept = float(n > 0 and self.tokens[first] == self.text[at])
             grades.append(Grade(accept, accept, signals[first] if names and n and signals else None))
         return grades
 
-    def chances(self, text: Sequence[int]) -> dict[tuple[int, int], float]:
+    def chances(self) -> dict[tuple[int, int], float]:
         """Return the target's probability of each token in a lookup's drafts, up to the first off the text.
 
         Keys are (position, token).
         """
-        chances: dict[tuple[int, int], float] = {}
+        chances, text = dict[tuple[int, int], float](), self.text
         chance: list[float] = self.drafts.chance.tolist()
         for length in range(1, self.drafts.start.shape[1] + 1) if chance else ():
             for at in range(len(self.drafts.start)):
@@ -93,13 +85,8 @@ class RecordedDrafter:
                         break
         return chances
 
-    def signals(self, names: frozenset[str]) -> list[Signals]:
-        """Return the signals of all tokens as a draft has them when rules read `names`; empty if none."""
-        if names not in self._signals:
-            self._signals[names] = self._make_signals(names)
-        return self._signals[names]
-
     def _make_signals(self, names: frozenset[str]) -> list[Signals]:
+        """Return the signals of all tokens as a draft has them when rules read `names`; empty if none."""
         read = [self.given.get(name) for name in ("", *names)]
         if all(fields is None for fields in read):
             return []
@@ -124,25 +111,20 @@ class ReplayState:
         recording = self.recording
         self.text = recording.text.tolist()
         self.drafters = {
-            name: RecordedDrafter(drafts, recording.given.get(name))
-            for name, drafts in recording.drafts.items()
+            name: RecordedDrafter(drafts, self.text) for name, drafts in recording.drafts.items()
         }
         if recording.probs.size:
             own = dict(zip(enumerate(self.text), recording.probs.tolist(), strict=True))
             for drafter in self.drafters.values():
-                self.chances |= drafter.chances(self.text)
+                self.chances |= drafter.chances()
             self.chances |= own
 
     def draft(self, name: str, at: int, job: Job) -> Draft:
-        """Return the draft of a drafter, or of all of them together, at a position.
+        """Return the draft of a drafter at a position.
 
         If a model that is no head samples, only the accepted part of its draft is known: the text takes the
         draft's place.
         """
-        if name == TOGETHER:
-            alone = Job(job.request, job.length, job.stops)
-            drafts = [drafter.draft(at, alone) for drafter in self.drafters.values()]
-            return merged(drafts, job.length * job.width)
         drafter = self.drafters[name]
         if drafter.tokens or not drafter.accept:
             return drafter.draft(at, job)

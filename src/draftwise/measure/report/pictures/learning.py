@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..records import Finished, Floats, Pairs, Results, Rounds, Row
+from ..records import Floats, Pairs, Results, Rounds, Row
 from ..style import (
     INK,
     colour,
@@ -99,11 +99,7 @@ def drafter_of(arm: str) -> str:
 
 
 def adaptive(results: Results, most: int) -> list[str]:
-    """The fastest adaptive policies whose rounds were recorded.
-
-    Raises:
-        Missing: there are none.
-    """
+    """The fastest adaptive policies whose rounds were recorded."""
     methods = results.adaptive(most)
     if not methods:
         raise Missing("no rounds of an adaptive policy", ROUNDS)
@@ -111,11 +107,7 @@ def adaptive(results: Results, most: int) -> list[str]:
 
 
 def best_fixed(results: Results) -> dict[str, str]:
-    """The arm of the fastest fixed method in each category.
-
-    Raises:
-        Missing: fewer than two fixed arms were run.
-    """
+    """The arm of the fastest fixed method in each category."""
     best = {
         c: [row for row in results.of(c) if row.kind == "fixed" and row.pulls] for c in results.categories
     }
@@ -198,16 +190,13 @@ def regret(results: Results) -> Figure:
 
 def _by_prompt(results: Results, rows: list[Row], key: str) -> Floats:
     """Rounds or seconds of each method, shape (methods, prompts), for the prompts that all have decoded."""
-    place = {row.method: i for i, row in enumerate(rows)}
-    by_prompt: dict[str, dict[str, Finished]] = {}
-    for line in (f for f in results.finished if f.method in place and f.batch == results.batch):
-        by_prompt.setdefault(line.prompt, {})[line.method] = line
-    full = [by_method for by_method in by_prompt.values() if len(by_method) == len(place)]
-    table = np.full((len(rows), len(full)), np.nan)
-    for j, by_method in enumerate(full):
-        for method, line in by_method.items():
-            table[place[method], j] = getattr(line, key)
-    return table
+    methods = [row.method for row in rows]
+    by_prompt: dict[str, dict[str, float]] = {}
+    for line in results.finished:
+        if line.method in methods and line.batch == results.batch:
+            by_prompt.setdefault(line.prompt, {})[line.method] = getattr(line, key)
+    full = [numbers for numbers in by_prompt.values() if len(numbers) == len(methods)]
+    return np.array([[numbers[method] for numbers in full] for method in methods], np.float64)
 
 
 @PICTURES.add("Overlap of drafter and target over rounds")

@@ -91,16 +91,13 @@ def intervals(results: Results) -> Figure:
     figure, (ax,) = panels(height=max(0.11 * len(methods) + 0.12, 0.2) * len(categories) + 0.6)
     by_category = {c: results.of(c) for c in categories}
     for i, name in enumerate(methods):
-        places, rows = list[float](), list[Row]()
-        for at, of in enumerate(by_category.values()):
-            own = [row for row in of if row.name == name and row.speedup == row.speedup]
-            places += [at + (i - (len(methods) - 1) / 2) * 0.8 / len(methods)] * len(own[-1:])
-            rows += own[-1:]
-        number = results.number(name)
+        offset, number = (i - (len(methods) - 1) / 2) * 0.8 / len(methods), results.number(name)
+        known = {at: r for at, of in enumerate(by_category.values()) for r in of if r.name == name}
+        known = {at: row for at, row in known.items() if row.speedup == row.speedup}
         ax.errorbar(
-            [r.speedup for r in rows],
-            places,
-            xerr=_errors(rows) if rows else None,
+            [row.speedup for row in known.values()],
+            [at + offset for at in known],
+            xerr=_errors(list(known.values())) if known else None,
             fmt=MARKERS[number % 8],
             markersize=4,
             color=colour(number),
@@ -223,11 +220,7 @@ def beside(results: Results) -> Figure:
 
 
 def measured(results: Results) -> list[Row]:
-    """Return the total rows with a speed-up, the fastest first.
-
-    Raises:
-        Missing: there are none.
-    """
+    """Return the total rows with a speed-up, the fastest first."""
     rows = [row for row in results.of() if row.speedup == row.speedup]
     if not rows:
         raise Missing(
