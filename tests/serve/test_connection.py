@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from draftwise.serve import run
+from draftwise.serve.middleware import LOG
 
 from .conftest import MODEL, Served, line, until
 
@@ -68,7 +70,8 @@ def test_an_answer_may_take_longer(serve: Start) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_must_be_read(serve: Start, stream: bool) -> None:
+def test_an_answer_must_be_read(serve: Start, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
     server = serve()
     server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     with connected(server, asking(**LARGE, stream=stream), buffer=1024) as slow:
@@ -80,6 +83,8 @@ def test_an_answer_must_be_read(serve: Start, stream: bool) -> None:
         server.client.close()
         until(lambda: not connections(server) or not slow.recv(1))
     until(lambda: not server.engine.running)
+    reason = "slow_reader" if stream else "ok"  # a whole answer was handed over
+    until(lambda: any(f"'reason': '{reason}'" in record.getMessage() for record in caplog.records))
 
 
 def test_who_reads_much_in_each_while_gets_all(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
@@ -17,12 +16,10 @@ from draftwise.core.arms import Arm, Decision
 from draftwise.core.round import Round, Seconds
 from draftwise.serve import live
 from draftwise.serve.errors import APIError
-from draftwise.serve.limits import Limits
-from draftwise.serve.live import Frames, Live, check_origin, page_files
-from draftwise.serve.service import Service
+from draftwise.serve.live import check_origin, page_files
 from draftwise.serve.snapshot import RoundLog, Snapshots
 
-from .conftest import MODEL, Served, line, simulated, until
+from .conftest import MODEL, Served, line, until
 
 Start = Callable[..., Served]
 
@@ -108,90 +105,29 @@ def test_many_who_ask_at_once_get_one_state(serve: Start, monkeypatch: pytest.Mo
     assert [server.client.get("/stats").json()["number"] for _ in range(5)] == [1] * 5
 
 
-def test_what_is_not_taken_in_time_is_lost_and_counted(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_are_too_many_to_keep_are_lost_and_counted(
+    serve: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("draftwise.serve.snapshot.MAX_ROUNDS", 5)
     server = serve()
     kept = RoundLog(server.engine)
     server.engine.observers = [kept]
     server.complete(max_tokens=40, speculative=False)
     until(lambda: kept.added == 41)
-    cells, lost = kept.take()
-    assert (len(cells), lost) == (5, 36)
-    assert kept.take() == ([], 0)
+    rows, lost, number = kept.rows_since(2)
+    assert (len(rows), lost, number) == (5, 34, 41)
+    assert kept.rows_since(39) == (rows[-2:], 0, 41) and kept.rows_since(41) == ([], 0, 41)
 
 
-def looked(check: Callable[[Live], Awaitable[None]]) -> None:
-    """Run a check beside an engine in its own thread."""
-    service = Service(simulated(), MODEL, Limits())
-
-    async def run() -> None:
-        service.engine.thread.start()
-        try:
-            await asyncio.wait_for(check(Live(service)), 60)
-        finally:
-            service.engine.stop(seconds=0)
-            service.engine.join()
-            service.reading.shutdown()
-
-    asyncio.run(run())
-
-
-def test_a_late_reader_misses_old_frames_and_the_rest_stay_few() -> None:
-    async def check(page: Live) -> None:
-        page.join()
-        frames = page.watch()
-        first = number(await anext(frames))
-        while page.count < first + 3 * live.MAX_FRAMES:
-            await asyncio.sleep(0.01)
-        assert len(page.frames) == live.MAX_FRAMES
-        newest = page.count
-        assert number(await anext(frames)) == newest - live.MAX_FRAMES + 1
-        page.leave()
-
-    looked(check)
-
-
-def number(frame: str) -> int:
-    found = re.search(r"^id: (\d+)$", frame, flags=re.M)
-    assert found
-    return int(found[1])
-
-
-def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "PATIENCE", 0.05)
-    sent: list[str] = []
-
-    async def receive() -> Any:
-        await asyncio.sleep(3600)
-
-    async def send(message: Any) -> None:
-        sent.append(message["type"])
-        if len(sent) > 2:
-            await asyncio.sleep(3600)
-
-    async def check(page: Live) -> None:
-        await Frames(page)({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
-        assert (page.viewers, page.ticking) == (0, None)
-
-    looked(check)
-    assert sent == ["http.response.start", "http.response.body", "http.response.body"]
-
-
-def test_a_server_that_stops_ends_every_stream() -> None:
-    async def check(page: Live) -> None:
-        page.join()
-        frames = page.watch()
-        await anext(frames)
-        page.engine.stop(seconds=0)
-        async for _ in frames:
-            pass  # what was made before
-        assert page.ticking is not None and page.ticking.done()
-        with pytest.raises(APIError, match="stopping"):
-            page.join()
-        page.leave()
-        assert not [one for one in page.engine.observers if isinstance(one, RoundLog)]
-
-    looked(check)
+def test_a_server_that_stops_ends_every_stream(serve: Start) -> None:
+    server = serve()
+    with watching(server) as frames:
+        next(frames)
+        server.engine.stop(seconds=0)
+        assert len(list(frames)) < 1000
+    until(lambda: not strips(server))
+    refused = server.client.get("/live")
+    assert refused.status_code == 503 and "stopping" in refused.text
 
 
 def test_pages_of_other_sites_may_not_watch() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from draftwise.core.roles import Values
-from draftwise.serve import live, snapshot
+from draftwise.serve import live, metrics, snapshot
 from draftwise.serve.limits import Limits
 from draftwise.serve.service import Service
 from draftwise.serve.snapshot import Reading, Snapshots
@@ -84,34 +84,31 @@ def test_a_display_that_fails_is_a_warning(serve: Start, caplog: pytest.LogCaptu
     assert sum("no idea" in record.message for record in caplog.records) == 1
 
 
-def test_plain_decoding_is_averaged_over_the_same_seconds_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine of changing load: each speed of plain decoding counts for the seconds that it held in."""
+def test_speeds_are_those_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Service(simulated(), MODEL, Limits())
     shots, clock = Snapshots(made.engine, made.metrics, {}), [0.0]
     shots.readings[0] = Reading(0.0)
     monkeypatch.setattr(snapshot, "monotonic", lambda: clock[0])
-    labels = made.metrics.labels
-    speeds = []
-    for seconds, plain in ((1.0, None), (1.0, 50.0), (3.0, 10.0), (0.0, 30.0), (0.0, None)):
+    told = Values("", (), plain=2 / 50)
+    monkeypatch.setattr(shots, "_values", lambda batch: told if batch == 2 else Values("", ()))
+    counters, labels = made.metrics.counters, made.metrics.labels
+    for seconds in (1.0, 1.0, 3.0, 0.0):
         clock[0] += 1.0
-        made.metrics.counters["vllm:generation_tokens"].labels(*labels).inc(30 * seconds)
-        made.metrics.counters["draftwise:phase_seconds"].labels(*labels, "verify").inc(seconds)
-        made.metrics.counters["draftwise:spec_decode_num_rounds"].labels(*labels, "none").inc(2)
+        counters["vllm:generation_tokens"].labels(*labels).inc(30 * seconds)
+        counters["draftwise:phase_seconds"].labels(*labels, "verify").inc(seconds)
+        counters["draftwise:spec_decode_num_rounds"].labels(*labels, "none").inc(2)
         made.engine.steps += 1
-        told = None if plain is None else Values("", (), plain=2 / plain)
-        monkeypatch.setattr(shots, "_values", lambda batch, told=told: told if batch == 2 else None)
-        speeds.append(shots.take()["speed"])
-    assert [one["plain_tokens_per_second"] for one in speeds] == [None, 50.0, 20.0, 20.0, 20.0]
-    assert [one["plain_from"] for one in speeds] == [None, "learnt", "learnt", "learnt", None]
-    assert {one["decoding_tokens_per_second"] for one in speeds} == {30.0}
-    assert [one["together"] for one in speeds] == [2.0] * 5
+        speed = shots.take()["speed"]
+        assert (speed["decoding_tokens_per_second"], speed["together"]) == (30.0, 2.0)
+        assert (speed["plain_tokens_per_second"], speed["plain_from"]) == (50.0, "learnt")
+    assert (speed["over_seconds"], speed["tokens_per_second"]) == (4.0, 37.5)
     clock[0] = 60.0
-    assert shots.take()["speed"]["over_seconds"] == 55.0
+    assert shots.take()["speed"]["over_seconds"] == 56.0
 
 
 def test_acceptance_is_that_of_the_last_minutes(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     server, clock = serve(), [1000.0]
-    monkeypatch.setattr(snapshot, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(metrics, "monotonic", lambda: clock[0])
 
     def recent() -> dict[str, int]:
         drafters = server.client.get("/stats").json()["drafters"].values()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
@@ -93,6 +93,13 @@ class Event:
 
 
 Emit = Callable[[Event], None]
+
+
+def merge_events(events: Sequence[Event]) -> Event:
+    """Return all events of a sequence as one."""
+    pieces = [piece for event in events for piece in event.pieces]
+    logprobs = [entry for event in events for entry in event.logprobs]
+    return replace(events[-1], pieces=pieces, logprobs=logprobs)
 
 
 @dataclass(slots=True, eq=False)

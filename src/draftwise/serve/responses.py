@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from .answers import Answer, Json, metrics
+from .answers import ChatAnswer, Json, metrics
 from .bodies import Responses
 from .errors import APIError
 from .generations import Event, Generation
+from .requests import ParsedRequest
+from .tokens import TokenTexts
 from .tools import AnswerPart
 
 
-@dataclass
-class ItemAnswer(Answer):
-    """The answer to one body of `/v1/responses`, as items: reasoning, a message, and calls of tools."""
+class ItemAnswer(ChatAnswer):
+    """The answer to one request to `/v1/responses`, as items: reasoning, a message, and calls of tools.
 
-    body: Responses | None = None
+    `request` is its body, which `parsed` has as a chat.
+    """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.id = f"resp_{token_hex(12)}"
+    prefix = "resp_"
+    end = ""
+
+    def __init__(
+        self, parsed: ParsedRequest, model: str, token_texts: TokenTexts, *, request: Responses
+    ) -> None:
+        super().__init__(parsed, model, token_texts)
+        self.request = request
         self.output: list[Json] = []
         self.open: Json | None = None  # the message or reasoning that is being written
         self.reasoning = ""
         self.number, self.finish_reason = 0, ""
 
-    def whole(self, sequences: Sequence[Generation], events: Sequence[Sequence[Event]]) -> Json:
+    def whole(self, sequences: Sequence[Generation], events: Sequence[Event]) -> Json:
         """See `Answer`."""
-        for event in events[0]:
-            self.chunks(sequences[0], event, first=False)
+        self.chunks(sequences[0], events[0])
         return self._response(sequences)
 
     # -- in pieces ------------------------------------------------------------------------------------
@@ -42,14 +47,10 @@ class ItemAnswer(Answer):
             self._event(f"response.{kind}", response=self._response()) for kind in ("created", "in_progress")
         ]
 
-    def chunks(self, sequence: Generation, event: Event, *, first: bool) -> list[Json]:
+    def chunks(self, sequence: Generation, event: Event) -> list[Json]:
         """Return the events of one event of the sequence."""
-        if self.parsed.make_parser is None:
-            parts = [AnswerPart(event.text)] if event.text else []
-        else:
-            parts = self._parse(sequence, event.text, last=event.is_last)
         events: list[Json] = []
-        for part in parts:
+        for part in self._parse(sequence, event):
             text = part.text or part.reasoning
             events += self._add_call(part) if part.name else self._write(text, bool(part.reasoning))
         if event.is_last:
@@ -59,29 +60,20 @@ class ItemAnswer(Answer):
             events += self._close()
         return events
 
-    def last_chunk(self, sequences: Sequence[Generation]) -> Json:
-        """Return the event that ends a stream."""
+    def closing_chunks(self, sequences: Sequence[Generation]) -> list[Json]:
+        """Return the event that ends a stream, with the response."""
         response = self._response(sequences)
-        return self._event(f"response.{response['status']}", response=response)
+        return [self._event(f"response.{response['status']}", response=response)]
 
     def error_chunk(self, error: APIError) -> Json:
         """Return the event of an error in mid-stream."""
         fields = error.body["error"]
-        return self._event(
-            "error",
-            code=fields["code"] or fields["type"],
-            message=fields["message"],
-            param=fields["param"],
-        )
+        code = fields["code"] or fields["type"]
+        return self._event("error", code=code, message=fields["message"], param=fields["param"])
 
     def to_event(self, chunk: Json) -> str:
         """Return a server-sent event, with its name."""
         return f"event: {chunk['type']}\n{super().to_event(chunk)}"
-
-    @property
-    def end(self) -> str:
-        """What follows the last event."""
-        return ""
 
     def _event(self, kind: str, **fields: Any) -> Json:
         self.number += 1
@@ -156,8 +148,7 @@ class ItemAnswer(Answer):
 
     def _response(self, sequences: Sequence[Generation] = ()) -> Json:
         """Return the response as it is now; with its `sequences` once they are over."""
-        body = self.body
-        assert body is not None
+        body = self.request
         is_cut = bool(sequences) and self.finish_reason == "length"
         status = ("incomplete" if is_cut else "completed") if sequences else "in_progress"
         fields = body.model_dump(by_alias=True, exclude_none=True)

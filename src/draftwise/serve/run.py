@@ -17,7 +17,7 @@ from ..generation.decoder import Decoder
 from .app import make_app
 from .engine import Engine
 from .limits import Limits
-from .middleware import FACTS, json_to_stderr
+from .middleware import FACTS, facts_of, json_to_stderr
 from .service import Service
 
 MAX_PORT = 65535
@@ -101,10 +101,13 @@ class Connection(H11Protocol):
         left = self.transport.get_write_buffer_size()
         if left and left <= self.unread - LEAST_BYTES:
             self._wait()
+        elif self.cycle is None:
+            self._cut("request_timeout")
         else:
-            self._cut("request_timeout" if self.cycle is None else "")
+            facts_of(self.cycle.scope).setdefault("reason", "slow_reader")
+            self._cut()
 
-    def _cut(self, reason: str) -> None:
+    def _cut(self, reason: str = "") -> None:
         """Close the connection; with a reason, where no request of it is logged, the log has it."""
         self.transport.abort()
         self.connections.discard(self)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from secrets import choice
 from string import ascii_letters, digits
 from typing import Any, Protocol
@@ -156,6 +156,14 @@ class Template:
             shown += "".join([form.first, form.middle, form.closer, form.again or "", form.last])
         return {token for token in self.specials if token in shown}
 
+    def call_parser(self, prompt: Sequence[int], tools: Sequence[Any]) -> Callable[[], Parser]:
+        """Return a function that makes the parser of an answer to a prompt with these tools."""
+        if self.shipped is not None:
+            text = self.tokenizer.decode(prompt)
+            return partial(ShippedParser, self.tokenizer, self.shipped, text, tools)
+        assert self.format is not None
+        return partial(CallParser, self.format, {tool["function"]["name"] for tool in tools})
+
 
 class ToolTokenizer:
     """A tokenizer whose text has all special tokens, and none of those `hidden`, special or not."""
@@ -300,6 +308,14 @@ class Parser(Protocol):
     def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
         """Return what is certain after more of the answer; all of it with its `last` piece."""
         ...
+
+
+class TextParser:
+    """Finds no calls."""
+
+    def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
+        """See `Parser`."""
+        return [AnswerPart(text)] if text else []
 
 
 def new_call(name: str, arguments: Any) -> AnswerPart:
