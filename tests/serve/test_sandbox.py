@@ -21,11 +21,10 @@ from draftwise.serve.sandbox import Connection, Sandbox
 from studies.serve.local import counting
 
 from .conftest import MODEL, Served, until
-from .test_costs import doubled
 
-SCHEMA = doubled(
-    lambda ref: {"patternProperties": {"^a": ref | {"type": "object"}, "^b": ref | {"type": "object"}}}
-)
+NAMES = [{"$ref": f"#/$defs/a{n + 1}", "type": "object"} for n in range(40)]
+DEFS = {f"a{n}": {"patternProperties": {"^a": name, "^b": name}} for n, name in enumerate(NAMES)}
+SCHEMA = {"$ref": "#/$defs/a0", "$defs": DEFS | {"a40": {"type": "string", "pattern": "a+"}}}
 GROWS = ("tools", f"start: %json {json.dumps(SCHEMA)}")  # nothing looks into it before it is compiled
 SMALL = ("regex", "[ab]{2}")
 

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 from .bodies import Chat, Tool
 from .errors import APIError
-from .sandbox import LOOSE, STRICT, check_cost
-from .schemas import find_cost, narrow_schema
+from .sandbox import LOOSE, STRICT
+from .schemas import narrow_schema
 
 NAME, CONTENT, ID = "draftwise_probe", "draftwise said", "a1b2c3d4e"  # some templates want ids of 9 letters
 ARGUMENTS = {"draftwise_key": "draftwise_value"}
@@ -249,7 +249,6 @@ def write_grammar(
     form: CallFormat, tools: Sequence[Tool], ids: Mapping[str, int], *, several: bool, after_text: bool
 ) -> str:
     """Return the form of calls in Lark's notation, perhaps after a text in which none begins."""
-    check_cost(find_cost(*(tool.function.parameters for tool in tools)))
     first = _literal(form.first, ids)
     rules = [f"calls: {first} rest"]
     further = f" ({_literal(form.again or '', ids)} call)*" if several else ""
