@@ -7,7 +7,7 @@ import socket
 from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -98,13 +98,13 @@ class Connection(H11Protocol):
         self.timer = self.loop.call_later(PATIENCE, self._check_progress)
 
     def _check_progress(self) -> None:
-        left = self.transport.get_write_buffer_size()
+        left, cycle = self.transport.get_write_buffer_size(), cast(Any, self.cycle)
         if left and left <= self.unread - LEAST_BYTES:
             self._wait()
-        elif self.cycle is None:
+        elif cycle is None:
             self._cut("request_timeout")
         else:
-            facts_of(self.cycle.scope).setdefault("reason", "slow_reader")
+            facts_of(cycle.scope).setdefault("reason", "slow_reader")
             self._cut()
 
     def _cut(self, reason: str = "") -> None:
