@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -69,27 +69,22 @@ class Stream(StreamingResponse):
 
 @dataclass
 class Exchange:
-    """One request whose sequences are being written; `client_left` is done once its client has left."""
+    """One request whose sequences are being written."""
 
     answer: Answer
     sequences: list[Generation]
     facts: dict[str, Any]
-    client_left: asyncio.Future[None]
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    events: asyncio.Queue[Event]
 
-    async def whole(self, event: Event | None) -> Response:
-        """Return the whole answer, which begins with this event."""
+    async def whole(self) -> Response:
+        """Return the whole answer."""
         events: list[list[Event]] = [[] for _ in self.sequences]
-        left = len(self.sequences)
-        while event is not None:
+        while not all(own and own[-1].is_last for own in events):
+            event = await self.events.get()
             if event.error is not None:
                 raise event.error
             events[event.index].append(event)
-            left -= event.is_last
-            if not left:
-                return Json(self.answer.whole(self.sequences, [merge_events(own) for own in events]))
-            event = await wait_either(self.events.get(), self.client_left)
-        return Response(status_code=CLIENT_LEFT)
+        return Json(self.answer.whole(self.sequences, [merge_events(own) for own in events]))
 
     async def stream(self, event: Event) -> AsyncIterator[str]:
         """Yield the answer's server-sent events, which begin with this event."""
@@ -161,18 +156,16 @@ class Service:
 
     async def complete(self, body: Completion, request: Request) -> Response:
         """Answer `/v1/completions`."""
-        self.check_model(body.model)
-        return await self._answer(self._parse(self.parser.parse_completion, body, request), request, body)
+        parse = partial(self._parse, self.parser.parse_completion, body, request)
+        return await self._answer(body, request, parse, Answer)
 
     async def chat(self, body: Chat, request: Request) -> Response:
         """Answer `/v1/chat/completions`."""
-        self.check_model(body.model)
-        parsing = self._parse(self.parser.parse_chat, body, request)
-        return await self._answer(parsing, request, body, ChatAnswer)
+        parse = partial(self._parse, self.parser.parse_chat, body, request)
+        return await self._answer(body, request, parse, ChatAnswer)
 
     async def respond(self, body: Responses, request: Request) -> Response:
         """Answer `/v1/responses`."""
-        self.check_model(body.model)
 
         async def parse() -> ParsedRequest:
             try:
@@ -180,7 +173,7 @@ class Service:
             except APIError as error:
                 raise rename_fields(error) from None
 
-        return await self._answer(parse(), request, body, partial(ItemAnswer, request=body))
+        return await self._answer(body, request, parse, partial(ItemAnswer, request=body))
 
     async def _parse(self, parse: Callable[..., ParsedRequest], body: Any, request: Request) -> ParsedRequest:
         """Parse a body; a grammar is compiled before, while others are served."""
@@ -197,42 +190,56 @@ class Service:
 
     async def _answer(
         self,
-        parsing: Awaitable[ParsedRequest],
-        request: Request,
         body: GenerationBody | Responses,
-        make_answer: Callable[..., Answer] = Answer,
+        request: Request,
+        parse: Callable[[], Awaitable[ParsedRequest]],
+        make_answer: Callable[..., Answer],
     ) -> Response:
+        """Answer a request, unless its client leaves before."""
+        self.check_model(body.model)
+        answering = asyncio.ensure_future(self._write(body, request, parse, make_answer))
         client_left = asyncio.ensure_future(wait_disconnect(request))
         try:
-            parsed = await wait_either(parsing, client_left)
-            if parsed is None:
-                return Response(status_code=CLIENT_LEFT)
-            events: asyncio.Queue[Event] = asyncio.Queue()
-            loop = asyncio.get_running_loop()
-
-            def emit(event: Event) -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(events.put_nowait, event)
-
-            client = Client(address_of(request), body.safety_identifier or body.user or "")
-            sequences = self.engine.submit(parsed.sequences, emit, self.limits.timeout, client)
-            answer = make_answer(parsed, self.model, self.parser.token_texts)
-            return await self._send(Exchange(answer, sequences, facts_of(request.scope), client_left, events))
+            await asyncio.wait({answering, client_left}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                return answering.result()
+            answering.cancel()
+            await asyncio.wait({answering})  # what it leaves in the facts of the request is for its line
+            return Response(status_code=CLIENT_LEFT)
         finally:
+            answering.cancel()
             client_left.cancel()
 
-    async def _send(self, exchange: Exchange) -> Response:
-        end, streams = partial(exchange.end, self.engine), False
+    async def _write(
+        self,
+        body: GenerationBody | Responses,
+        request: Request,
+        parse: Callable[[], Awaitable[ParsedRequest]],
+        make_answer: Callable[..., Answer],
+    ) -> Response:
+        parsed = await parse()
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def emit(event: Event) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        client = Client(address_of(request), body.safety_identifier or body.user or "")
+        sequences = self.engine.submit(parsed.sequences, emit, self.limits.timeout, client)
+        answer = make_answer(parsed, self.model, self.parser.token_texts)
+        exchange = Exchange(answer, sequences, facts_of(request.scope), events)
+        end, is_stream = partial(exchange.end, self.engine), False
         try:
-            first = await wait_either(exchange.events.get(), exchange.client_left)
-            if not exchange.answer.parsed.body.stream or first is None:
-                return await exchange.whole(first)
+            if not parsed.body.stream:
+                return await exchange.whole()
+            first = await events.get()
             if first.error is not None:
                 raise first.error
-            streams = True
+            is_stream = True
             return Stream(exchange.stream(first), end)
         finally:
-            if not streams:
+            if not is_stream:
                 end()
 
 
@@ -245,14 +252,3 @@ async def wait_disconnect(request: Request) -> None:
     """Wait until the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def wait_either(result: Awaitable[T], client_left: asyncio.Future[None]) -> T | None:
-    """Return the result, or None if the client has left before: what has not started is then left out."""
-    waiting = asyncio.ensure_future(result)
-    both: set[asyncio.Future[Any]] = {waiting, client_left}
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        return waiting.result() if waiting.done() else None
-    finally:
-        waiting.cancel()
