@@ -19,7 +19,8 @@ from draftwise.serve.errors import APIError
 from draftwise.serve.live import check_origin, page_files
 from draftwise.serve.snapshot import RoundLog, Snapshots
 
-from .conftest import MODEL, Served, line, until
+from .conftest import Served, line, until
+from .test_routes import events
 
 Start = Callable[..., Served]
 
@@ -221,28 +222,16 @@ def test_a_plain_step_is_one_in_which_no_text_has_a_draft() -> None:
 # -- a prompt of one's own -----------------------------------------------------------------------------------
 
 
-def pieces(server: Served, path: str, body: Any) -> tuple[list[Sequence[str]], str]:
-    """Who guessed what, and the text."""
-    asked = {"model": MODEL, "stream": True, "temperature": 0.0, "max_tokens": 40} | body
-    found: list[Sequence[str]] = []
-    text = ""
-    with server.client.stream("POST", path, json=asked) as answer:
-        for row in answer.iter_lines():
-            if row.startswith("data: {"):
-                chunk = json.loads(row[6:])
-                found += chunk.get("draftwise", {}).get("pieces", [])
-                for choice in chunk["choices"]:
-                    text += choice.get("text") or choice.get("delta", {}).get("content", "")
-    return found, text
-
-
 def test_a_stream_can_say_who_guessed_each_piece(server: Served) -> None:
-    asked: dict[str, Any] = {"stream_options": {"include_drafters": True, "include_usage": True}}
+    asked: dict[str, Any] = {"stream_options": {"include_drafters": True}, "max_tokens": 40}
     said = {"messages": [{"role": "user", "content": "ab"}]}
     for path, body in (("/v1/completions", {"prompt": "ab"}), ("/v1/chat/completions", said)):
-        found, text = pieces(server, path, body | asked)
-        assert "".join(piece for _, piece in found) == text == line("b", 40)
+
+        def pieces(body: Any, path: str = path) -> list[Any]:
+            chunks = events(server, path, **body)
+            return [piece for chunk in chunks for piece in chunk.get("draftwise", {}).get("pieces", [])]
+
+        found, plain = pieces(body | asked), pieces(body | asked | {"speculative": False})
+        assert "".join(text for _, text in found) == "".join(text for _, text in plain) == line("b", 40)
         assert {source for source, _ in found} == {"good", "target"}
-        plain, same = pieces(server, path, body | asked | {"speculative": False})
-        assert {source for source, _ in plain} == {"target"} and same == text
-        assert pieces(server, path, body)[0] == []
+        assert {source for source, _ in plain} == {"target"} and pieces(body) == []
