@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from threading import Event as Flag
 from threading import Thread
 from typing import Any
@@ -17,6 +18,7 @@ import uvicorn
 
 from draftwise import Decoder, method
 from draftwise.serve.app import make_app
+from draftwise.serve.engine import Engine
 from draftwise.serve.limits import Limits
 from draftwise.serve.run import bind, make_config, names_of
 from draftwise.serve.service import Service
@@ -108,6 +110,29 @@ def until(true: Callable[[], Any]) -> None:
     """Wait for something that must come true; a busy machine may take its time."""
     while not true():
         time.sleep(0.01)
+
+
+@contextmanager
+def running(engine: Engine) -> Iterator[None]:
+    """The engine alone, without routes."""
+    engine.thread.start()
+    try:
+        yield
+    finally:
+        engine.stop(seconds=0)
+        engine.join()
+
+
+@pytest.fixture
+def long_models(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Two tiny models with a long window."""
+    from transformers import LlamaConfig
+
+    from tests import tiny
+
+    config = lambda: LlamaConfig(**tiny.COMMON | {"max_position_embeddings": 8192})  # noqa: E731
+    monkeypatch.setitem(tiny.CONFIGS, "long", config)
+    return tiny.model("long"), tiny.model("long", seed=1)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from studies.serve.local import serving
 from tests.cli.conftest import Letters
 from tests.effort import THOROUGH, drawn
 
-from .conftest import Served, until
+from .conftest import Served, running, until
 from .test_engine import Inbox
 
 Start = Callable[..., Served]
@@ -150,7 +150,9 @@ def test_a_common_beginning_is_read_once(busy: Busy) -> None:
     assert float(hits.split()[-1]) >= 2 * cached[1] + cached[2]
 
 
-def test_a_long_prompt_is_read_between_the_steps_of_others(busy: Busy) -> None:
+def test_a_long_prompt_is_read_between_the_steps_of_others(
+    busy: Busy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     decoder = busy.decoder
     ids, short = decoder.encode(f"Now {LONG}", chat=False), decoder.encode("Once", chat=False)
     engine, long, other = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
@@ -161,18 +163,12 @@ def test_a_long_prompt_is_read_between_the_steps_of_others(busy: Busy) -> None:
         steps.append(any(text.is_prefilling for text in engine.running))
         return step(requests)
 
-    decoder.loop.step = watched
-    try:
-        engine.thread.start()
+    monkeypatch.setattr(decoder.loop, "step", watched)
+    asked = GenerationRequest(ids, Sampling(max_new_tokens=4, eos=decoder.eos))
+    with running(engine):
         engine.submit([GenerationRequest(short, Sampling(max_new_tokens=40))], other, 600)
-        (text,) = engine.submit(
-            [GenerationRequest(ids, Sampling(max_new_tokens=4, eos=decoder.eos))], long, 600
-        )
+        (text,) = engine.submit([asked], long, 600)
         until(lambda: long.ends() and other.ends())
-    finally:
-        decoder.loop.step = step
-        engine.stop(seconds=0)
-        engine.join()
     pieces = (len(ids) - 1) // decoder.loop.target.chunk
     assert pieces >= 3 and steps.count(True) >= pieces - 1
     alone = decoder.generate(ids, max_new_tokens=4).token_ids

@@ -19,11 +19,9 @@ from draftwise.serve.limits import Limits
 from draftwise.serve.requests import RequestParser
 from draftwise.serve.schedule import PLAIN_EVERY, SLOWDOWN, Client, DraftLimit, give_row
 from draftwise.targets.hf import HFTarget
-from tests import tiny
 from tests.cli.conftest import Letters
-from tests.tiny import COMMON
 
-from .conftest import MODEL, Served, simulated, until
+from .conftest import MODEL, Served, running, simulated, until
 from .test_engine import Inbox, wishes
 from .test_stall import alone
 
@@ -79,13 +77,9 @@ def test_one_client_does_not_fill_the_queue() -> None:
         engine.submit(wishes(1), Inbox(), 60, Client("c"))
 
 
-def test_a_short_request_waits_for_no_long_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_request_waits_for_no_long_prompts(long_models: tuple[Any, Any]) -> None:
     """One request of three long prompts has all rows; a short one begins after two more pieces of them."""
-    from transformers import LlamaConfig
-
-    config = lambda: LlamaConfig(**COMMON | {"max_position_embeddings": 4096})  # noqa: E731
-    monkeypatch.setitem(tiny.CONFIGS, "long", config)
-    made = tiny.model("long")
+    made, _ = long_models
     target = HFTarget(made)
     engine = Engine(Decoder(target, {}, method("none", []), Letters(), seed=1), Limits(batch=2))
     long, short, reads, first = Inbox(), Inbox(), [0], []
@@ -104,10 +98,8 @@ def test_a_short_request_waits_for_no_long_prompts(monkeypatch: pytest.MonkeyPat
     target.read = reading  # type: ignore[method-assign]
     prompts = [[3 + (i + k) % 19 for i in range(LONG)] for k in range(3)]
     engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=4)) for prompt in prompts], long, 600)
-    engine.thread.start()
-    until(lambda: len(long.ends()) == 3 and short.ends())
-    engine.stop(seconds=0)
-    engine.join()
+    with running(engine):
+        until(lambda: len(long.ends()) == 3 and short.ends())
     assert first[0] <= 5 + 3 and reads[0] > 3 * LONG // (target.piece + 17)
     assert first[-1] <= first[0] + 2 * 8, "one piece, or two, between its tokens"
     assert short.text() == alone(made, [5, 6, 7] * 10, 8)
@@ -132,10 +124,8 @@ def test_drafts_that_a_client_chose_take_little_of_the_others_time(monkeypatch: 
     wish = GenerationRequest([0, 1], Sampling(max_new_tokens=380), arm=Arm("bad", 16))
     engine.submit([wish], chosen, 600)
     engine.submit(wishes(tokens=100), other, 600)
-    engine.thread.start()
-    until(lambda: chosen.ends())
-    engine.stop(seconds=0)
-    engine.join()
+    with running(engine):
+        until(lambda: chosen.ends())
     beside, apart = widths[1:101], widths[101:]  # the first step begins before the other text
     assert max(beside) == 3 and beside.count(3) <= 34, "it tries a longer one, and goes back"
     assert sum(1.0 + width / 8 for width in beside) < SLOWDOWN * 100

@@ -14,25 +14,14 @@ from draftwise.serve.engine import Engine
 from draftwise.serve.generations import GenerationRequest
 from draftwise.serve.limits import Limits
 from draftwise.targets.hf import HFTarget
-from tests import tiny
 from tests.cli.conftest import Letters
-from tests.tiny import COMMON, VOCAB
+from tests.tiny import VOCAB
 
-from .conftest import until
+from .conftest import running, until
 from .test_engine import Inbox
 
 LENGTH = 2500
 LEFT = 17  # tokens of a prompt that are read together with the pass of all
-
-
-@pytest.fixture
-def models(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
-    """Two tiny models with a long window."""
-    from transformers import LlamaConfig
-
-    config = lambda: LlamaConfig(**COMMON | {"max_position_embeddings": 8192})  # noqa: E731
-    monkeypatch.setitem(tiny.CONFIGS, "long", config)
-    return tiny.model("long"), tiny.model("long", seed=1)
 
 
 class Clock:
@@ -50,9 +39,9 @@ def alone(made: Any, prompt: list[int], n: int) -> str:
 
 
 def test_between_two_rounds_of_a_text_one_piece_is_read(
-    models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+    long_models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, small = models
+    made, small = long_models
     clock = Clock(monkeypatch)
     target, drafter = HFTarget(made), LMDrafter(small, VOCAB)
     events: list[tuple[str, int]] = []
@@ -72,22 +61,19 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(
     chosen = method("static-2", ["lm"])
     decoder = Decoder(target, {"lm": drafter}, chosen, Letters(), seed=1)
     engine, long, other = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
-    engine.thread.start()
-    (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
-    until(lambda: text.stats.rounds > 2)
-    step, written = decoder.loop.step, text.stats.rounds
+    step, prompt = decoder.loop.step, [3 + i % 19 for i in range(LENGTH)]
 
     def stepped(requests: Any = None) -> Any:
         events.append(("round", 0))
         return step(requests)
 
-    decoder.loop.step = stepped  # type: ignore[method-assign]
-    prompt = [3 + i % 19 for i in range(LENGTH)]
-    (asked,) = engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=80))], long, 600)
-    until(lambda: long.ends())
-    rounds = text.stats.rounds - written
-    engine.stop(seconds=0)
-    engine.join()
+    with running(engine):
+        (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
+        until(lambda: text.stats.rounds > 2)
+        written, decoder.loop.step = text.stats.rounds, stepped  # type: ignore[method-assign]
+        (asked,) = engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=80))], long, 600)
+        until(lambda: long.ends())
+        rounds = text.stats.rounds - written
     read = {who: sum(n for name, n in events if name == who) for who in ("target", "drafter")}
     assert min(read.values()) > LENGTH, "both models read all of it"
     assert rounds > 2 * (LENGTH // target.piece), "the other text was written meanwhile"
@@ -100,15 +86,15 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(
     reads = [k for k, (who, n) in enumerate(events) if who == "drafter" and n == drafter.chunk]
     ends = max(k for k, (who, n) in enumerate(events) if who == "target" and n == target.piece)
     assert reads[-1] > ends, "it was written before its drafter had read it"
-    assert asked.stats.drafted and long.text() == alone(models[0], prompt, 80), "then it was drafted for"
+    assert asked.stats.drafted and long.text() == alone(long_models[0], prompt, 80), "then it was drafted for"
 
 
 @pytest.mark.parametrize(("waiting", "pieces"), [(1, 2), (3, 4)])
 def test_reading_has_its_part_of_the_time(
-    models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, waiting: int, pieces: int
+    long_models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, waiting: int, pieces: int
 ) -> None:
     """A round takes as long as two pieces: the more texts wait, the more is read between two, to a bound."""
-    target = HFTarget(models[0])
+    target = HFTarget(long_models[0])
     clock = Clock(monkeypatch, 2 * target.chunk)
     monkeypatch.setattr("draftwise.serve.engine.PREFILL_SECONDS", 4 * target.chunk)
     decoder = Decoder(target, {}, method("none", []), Letters(), seed=1)
@@ -126,12 +112,10 @@ def test_reading_has_its_part_of_the_time(
         return step(requests)
 
     target.read, decoder.loop.step = reading, stepped  # type: ignore[method-assign]
-    engine.thread.start()
-    (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
-    until(lambda: text.stats.rounds > 2)
     prompts = [[3 + (i + k) % 19 for i in range(LENGTH)] for k in range(waiting)]
-    engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=1)) for prompt in prompts], long, 600)
-    until(lambda: len(long.ends()) == waiting)
-    engine.stop(seconds=0)
-    engine.join()
+    with running(engine):
+        (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
+        until(lambda: text.stats.rounds > 2)
+        engine.submit([GenerationRequest(one, Sampling(max_new_tokens=1)) for one in prompts], long, 600)
+        until(lambda: len(long.ends()) == waiting)
     assert max(counts) == pieces and sum(counts) >= waiting * (LENGTH // (target.chunk + LEFT))

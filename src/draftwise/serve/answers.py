@@ -48,7 +48,6 @@ class Answer:
         return []
 
     def chunks(self, sequence: Generation, event: Event) -> list[Json]:
-        """Return the chunks of one event."""
         chunks = [self._chunk({"index": sequence.index} | choice) for choice in self._deltas(sequence, event)]
         if self.parsed.stream.include_usage and self.parsed.stream.continuous_usage_stats:
             usage = _usage(len(sequence.spec.prompt), event.tokens)
@@ -65,7 +64,6 @@ class Answer:
         return error.body
 
     def to_event(self, chunk: Json) -> str:
-        """Return a chunk as a server-sent event."""
         return f"data: {json.dumps(chunk, allow_nan=False, separators=(',', ':'))}\n\n"
 
     def usage(self, sequences: Sequence[Generation]) -> Json:
@@ -217,7 +215,6 @@ def _usage(prompt: int, completion: int) -> Json:
 
 
 def _finite(logprob: float | None) -> float | None:
-    """Return a log-probability that JSON can hold."""
     return None if logprob is None else max(MIN_LOGPROB, logprob)
 
 

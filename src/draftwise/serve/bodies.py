@@ -85,7 +85,6 @@ class Body(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def translate(cls, fields: Any) -> Any:
-        """Replace the fields of other servers."""
         return translate_fields(fields, cls.model_fields) if isinstance(fields, dict) else fields
 
 
@@ -230,12 +229,10 @@ class Chat(GenerationBody, TemplateBody):
 
     @property
     def tops(self) -> int | None:
-        """See `Completion`."""
         return self.top_logprobs or 0 if self.logprobs else None
 
     @property
     def length(self) -> int | None:
-        """See `Completion`."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 

@@ -83,12 +83,10 @@ class Event:
 
     @property
     def text(self) -> str:
-        """The text that was added."""
         return "".join(piece.text for piece in self.pieces)
 
     @property
     def is_last(self) -> bool:
-        """True if nothing follows."""
         return bool(self.finish_reason) or self.error is not None
 
 

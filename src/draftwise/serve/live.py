@@ -58,7 +58,6 @@ class Live:
         self.viewers = 0
 
     async def state(self) -> dict[str, Any]:
-        """Return the state of the server."""
         async with self.lock:
             if monotonic() - self.updated >= FRESH_SECONDS:
                 rounds = self.rounds if self.viewers else None

@@ -62,7 +62,6 @@ class RecentDrafts:
         self.slices: deque[tuple[int, Tally[tuple[str, str]]]] = deque(maxlen=RECENT // SLICE)
 
     def add(self, round: Round) -> None:
-        """Count a round with a draft."""
         now = int(monotonic() // SLICE)
         if not self.slices or self.slices[-1][0] != now:
             self.slices.append((now, Tally()))
@@ -71,7 +70,6 @@ class RecentDrafts:
         counts[name, "accepted"] += round.accepted
 
     def counts(self, name: str) -> dict[str, int]:
-        """Return the counts of one drafter."""
         oldest = monotonic() // SLICE - RECENT // SLICE
         recent = [counts for at, counts in list(self.slices) if at > oldest]
         return {key: sum(counts[name, key] for counts in recent) for key in ("drafted", "accepted")}
@@ -110,7 +108,6 @@ class Metrics:
         self.histograms[name].labels(*self.labels).observe(value)
 
     def add_round(self, sequence: Generation, round: Round, gap: float) -> None:
-        """Count a round."""
         if sequence.stats.rounds == 1:
             prompt, times = len(sequence.spec.prompt), sequence.times
             self._count("vllm:prompt_tokens", prompt)
@@ -138,7 +135,6 @@ class Metrics:
             self._count("vllm:spec_decode_num_accepted_tokens_per_pos", 1, str(position))
 
     def add_end(self, sequence: Generation, event: Event) -> None:
-        """Count a sequence."""
         times = sequence.times
         self._count("vllm:request_success", 1, REASONS.get(event.finish_reason, "error"))
         self._observe("vllm:e2e_request_latency_seconds", times.ended - times.arrived)
@@ -150,7 +146,6 @@ class Metrics:
         self._observe("vllm:request_generation_tokens", sequence.stats.tokens)
 
     def add_request(self, route: str, status: int, reason: str) -> None:
-        """Count a request."""
         self._count("draftwise:http_requests", 1, route, str(status), reason)
 
     def _usage(self) -> float:

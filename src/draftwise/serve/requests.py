@@ -150,7 +150,6 @@ class RequestParser:
         return encode(tokenizer, prompt, vocab_size=self.vocab_size, chat=False, tools=tools, options=options)
 
     def decode(self, prompt: Any, ids: Sequence[int]) -> str:
-        """Return the text of a prompt."""
         if isinstance(prompt, str):
             return prompt
         return str(self.decoder.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
@@ -327,7 +326,6 @@ def output_tokenizer(body: SamplingBody, decoder: Decoder, marks: Collection[str
 
 
 def tokenizer_options(body: Completion | Tokenize) -> dict[str, Any]:
-    """Return the tokenizer's options for a prompt."""
     return {} if body.add_special_tokens is None else {"add_special_tokens": body.add_special_tokens}
 
 

@@ -35,7 +35,6 @@ class ItemAnswer(ChatAnswer):
         self.number, self.finish_reason = 0, ""
 
     def whole(self, sequences: Sequence[Generation], events: Sequence[Event]) -> Json:
-        """See `Answer`."""
         self.chunks(sequences[0], events[0])
         return self._response(sequences)
 
@@ -48,7 +47,6 @@ class ItemAnswer(ChatAnswer):
         ]
 
     def chunks(self, sequence: Generation, event: Event) -> list[Json]:
-        """Return the events of one event of the sequence."""
         events: list[Json] = []
         for part in self._parse(sequence, event):
             text = part.text or part.reasoning
@@ -66,13 +64,11 @@ class ItemAnswer(ChatAnswer):
         return [self._event(f"response.{response['status']}", response=response)]
 
     def error_chunk(self, error: APIError) -> Json:
-        """Return the event of an error in mid-stream."""
         fields = error.body["error"]
         code = fields["code"] or fields["type"]
         return self._event("error", code=code, message=fields["message"], param=fields["param"])
 
     def to_event(self, chunk: Json) -> str:
-        """Return a server-sent event, with its name."""
         return f"event: {chunk['type']}\n{super().to_event(chunk)}"
 
     def _event(self, kind: str, **fields: Any) -> Json:

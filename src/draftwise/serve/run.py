@@ -42,7 +42,6 @@ class Connection(H11Protocol):
     unread = 0  # bytes of an answer that it had not taken when that began
 
     def connection_made(self, transport: Any) -> None:
-        """Take a client in."""
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS:
             # The one waited for longest gives its place: this one, if no client lets us wait.
@@ -53,13 +52,11 @@ class Connection(H11Protocol):
         self._update()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let a client go."""
         super().connection_lost(exc)
         if self.timer is not None:
             self.timer.cancel()
 
     def handle_events(self) -> None:
-        """Handle what has come of a request."""
         super().handle_events()
         self._update()
 
@@ -69,17 +66,14 @@ class Connection(H11Protocol):
         self._record(400, "invalid_http")
 
     def on_response_complete(self) -> None:
-        """Note that all of an answer has been written."""
         super().on_response_complete()
         self._update()
 
     def pause_writing(self) -> None:
-        """Note that the client has much to read."""
         super().pause_writing()
         self._update()
 
     def resume_writing(self) -> None:
-        """Note that the client has read most of it."""
         super().resume_writing()
         self._update()
 

@@ -170,7 +170,6 @@ class Sandbox:
         return answer["grammar"]
 
     def close(self) -> None:
-        """End the process that forks."""
         with self._lock:
             if self._end is not None:
                 self._end()

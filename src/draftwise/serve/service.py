@@ -39,7 +39,6 @@ class Json(JSONResponse):
     """JSON with every character outside ASCII escaped: also half a character that a client sent."""
 
     def render(self, content: Any) -> bytes:
-        """Return the body."""
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -53,7 +52,6 @@ class Stream(StreamingResponse):
         self.end = end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send events until either side ends."""
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -62,7 +60,6 @@ class Stream(StreamingResponse):
                 facts_of(scope).setdefault("reason", "client_left")
 
     async def stream_response(self, send: Any) -> None:
-        """Send all events."""
         await super().stream_response(send)
         self.is_complete = True
 
@@ -77,7 +74,6 @@ class Exchange:
     events: asyncio.Queue[Event]
 
     async def whole(self) -> Response:
-        """Return the whole answer."""
         events: list[list[Event]] = [[] for _ in self.sequences]
         while not all(own and own[-1].is_last for own in events):
             event = await self.events.get()
@@ -244,11 +240,9 @@ class Service:
 
 
 def address_of(request: Request) -> str:
-    """Return the address of a client."""
     return request.client.host if request.client else ""
 
 
 async def wait_disconnect(request: Request) -> None:
-    """Wait until the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -64,7 +64,6 @@ class RoundLog:
         self.plain: dict[int, tuple[float, float]] = {}  # by sequences of the step: tokens, seconds
 
     def add_round(self, sequence: Generation, round: Round, gap: float) -> None:
-        """Note a round."""
         accepted, own = round.sources, len(round.tokens) - round.sources
         self._add([round.request, round.arm.drafter, round.drafted, accepted, own, int(round.done)])
         step = self.step
@@ -81,7 +80,6 @@ class RoundLog:
         step.is_plain = step.is_plain and not round.drafted and sequence.stats.rounds > 1
 
     def add_end(self, sequence: Generation, event: Event) -> None:
-        """Note that a sequence has ended before its last round."""
         if sequence.request is not None:
             self._add([sequence.request.id, "", 0, 0, 0, 1])
 
@@ -106,8 +104,6 @@ class RoundLog:
 
 
 class Reading(NamedTuple):
-    """Totals at one time."""
-
     at: float
     tokens: float = 0.0
     seconds: float = 0.0

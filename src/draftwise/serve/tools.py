@@ -131,21 +131,16 @@ class Template:
         if after and text.endswith(after):
             return text[: -len(after)]
         # The special tokens that end messages.
-        marks = [t for t in self.specials if t and "call" not in t.lower() and "tool" not in t.lower()]
+        marks = [t for t in self.special_ids if t and "call" not in t.lower() and "tool" not in t.lower()]
         while mark := next((mark for mark in marks if text.rstrip().endswith(mark)), ""):
             text = text.rstrip()[: -len(mark)]
         return text
 
     @cached_property
-    def specials(self) -> list[str]:
-        """The texts of special tokens, which a text is usually given without."""
-        return [str(token) for token in getattr(self.tokenizer, "all_special_tokens", ())]
-
-    @cached_property
     def special_ids(self) -> dict[str, int]:
-        """The special tokens by their texts."""
-        ids = getattr(self.tokenizer, "all_special_ids", ())
-        return {text: int(token) for text, token in zip(self.specials, ids, strict=False)}
+        """The special tokens by their texts, which a text is usually given without."""
+        names, ids = (getattr(self.tokenizer, f"all_special_{key}", ()) for key in ("tokens", "ids"))
+        return {str(name): int(token) for name, token in zip(names, ids, strict=False)}
 
     @cached_property
     def marks(self) -> set[str]:
@@ -154,7 +149,7 @@ class Template:
         shown = json.dumps(self.shipped, ensure_ascii=False) if self.shipped is not None else ""
         if form is not None:
             shown += "".join([form.first, form.middle, form.closer, form.again or "", form.last])
-        return {token for token in self.specials if token in shown}
+        return {token for token in self.special_ids if token in shown}
 
     def call_parser(self, prompt: Sequence[int], tools: Sequence[Any]) -> Callable[[], Parser]:
         """Return a function that makes the parser of an answer to a prompt with these tools."""
@@ -173,7 +168,6 @@ class ToolTokenizer:
         self.convert_ids_to_tokens = getattr(tokenizer, "convert_ids_to_tokens", str)
 
     def decode(self, tokens: Sequence[int], **options: Any) -> str:
-        """Return the text of some tokens."""
         options["skip_special_tokens"] = False
         return str(self.tokenizer.decode([t for t in tokens if t not in self.hidden], **options))
 
@@ -313,7 +307,6 @@ class TextParser:
     """Finds no calls."""
 
     def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
-        """See `Parser`."""
         return [AnswerPart(text)] if text else []
 
 
@@ -336,7 +329,6 @@ class CallParser:
         self.strips_space = False  # a call was the last thing: white space after it does not count
 
     def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
-        """See `Parser`."""
         self.waiting += text
         parts: list[AnswerPart] = []
         while self.waiting and self._take(parts, last):
