@@ -291,31 +291,6 @@ def test_the_cache_is_used_by_the_texts_that_are_written(serve: Start) -> None:
     target.release()
 
 
-def test_servers_that_share_a_state_file_learn_together(
-    serve: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from draftwise.state.file import StateFile
-
-    monkeypatch.setattr(engines, "SAVE_SECONDS", 0.01)
-    decoders = [simulated("ucb1") for _ in range(2)]
-    for decoder in decoders:
-        file = StateFile(tmp_path / "state", decoder.loop.policy, name="ucb1", target="t", drafters={})
-        file.load()
-        decoder.state = file
-    servers = [serve(decoder) for decoder in decoders]
-
-    def pulls(decoder: Any) -> float:
-        return sum(decoder.loop.policy.shared.pulls) if decoder.loop.policy.shared else 0.0
-
-    servers[0].complete()
-    apart = pulls(decoders[0])
-    assert apart > 0.0 == pulls(decoders[1])
-    until((tmp_path / "state").exists)
-    servers[1].complete()
-    own = apart  # the same text
-    until(lambda: pulls(decoders[1]) == apart + own)
-
-
 @pytest.mark.parametrize("seconds", [0.01, 3600.0])
 def test_what_was_learnt_on_a_full_disk_is_saved_when_there_is_room_or_at_the_end(
     serve: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float

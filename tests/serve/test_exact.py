@@ -17,9 +17,6 @@ import torch
 from draftwise import Decoder, method
 from draftwise.core.sampling import Sampling
 from draftwise.models.load import load_model
-from draftwise.serve.engine import Engine
-from draftwise.serve.generations import GenerationRequest
-from draftwise.serve.limits import Limits
 from draftwise.testing import exact, markov, p_value
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -28,8 +25,7 @@ from studies.serve.local import serving
 from tests.cli.conftest import Letters
 from tests.effort import THOROUGH, drawn
 
-from .conftest import Served, running, until
-from .test_engine import Inbox
+from .conftest import Served
 
 Start = Callable[..., Served]
 P = np.random.default_rng(4).dirichlet([0.6] * 5, 5)
@@ -117,12 +113,6 @@ def test_a_form_ends_the_text_although_eos_is_ignored(busy: Busy, form: dict[str
     assert re.fullmatch(fits, choice["text"]) and choice["finish_reason"] == "stop"
 
 
-def test_a_bias_leaves_one_token(busy: Busy) -> None:
-    token = busy.decoder.encode(" the", chat=False)[0]
-    answer = busy.post("completions", prompt="Once", max_tokens=3, logit_bias={str(token): 100})
-    assert answer["choices"][0]["text"] == " the the the"
-
-
 def test_prompt_scores_are_the_models_own(busy: Busy) -> None:
     ids = busy.decoder.encode(LONG, chat=False)[:150]
     found = [score for piece in busy.decoder.loop.score(ids, 3) for score in piece]
@@ -148,28 +138,3 @@ def test_a_common_beginning_is_read_once(busy: Busy) -> None:
     page = httpx.get(f"{busy.url}/metrics", trust_env=False).text
     hits = next(line for line in page.splitlines() if line.startswith("vllm:prefix_cache_hits_total"))
     assert float(hits.split()[-1]) >= 2 * cached[1] + cached[2]
-
-
-def test_a_long_prompt_is_read_between_the_steps_of_others(
-    busy: Busy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decoder = busy.decoder
-    ids, short = decoder.encode(f"Now {LONG}", chat=False), decoder.encode("Once", chat=False)
-    engine, long, other = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
-    steps: list[bool] = []  # at each step, whether the long prompt is still being read
-    step = decoder.loop.step
-
-    def watched(requests: Any = None) -> Any:
-        steps.append(any(text.is_prefilling for text in engine.running))
-        return step(requests)
-
-    monkeypatch.setattr(decoder.loop, "step", watched)
-    asked = GenerationRequest(ids, Sampling(max_new_tokens=4, eos=decoder.eos))
-    with running(engine):
-        engine.submit([GenerationRequest(short, Sampling(max_new_tokens=40))], other, 600)
-        (text,) = engine.submit([asked], long, 600)
-        until(lambda: long.ends() and other.ends())
-    pieces = (len(ids) - 1) // decoder.loop.target.chunk
-    assert pieces >= 3 and steps.count(True) >= pieces - 1
-    alone = decoder.generate(ids, max_new_tokens=4).token_ids
-    assert text.request is not None and text.request.tokens[len(ids) :] == alone

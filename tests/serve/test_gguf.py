@@ -47,10 +47,6 @@ def test_a_schema_is_obeyed(gguf: Served, speculative: bool) -> None:
     assert person["name"] in ("Ann", "Bob") and person["age"] in (10, 20)
 
 
-def test_a_regex_and_a_grammar_are_obeyed(gguf: Served) -> None:
-    assert gguf.complete("Say:", regex="(ab|cd){3}")["choices"][0]["text"] in ("ababab", "cdcdcd")
-
-
 def test_a_required_call_is_written(gguf: Served) -> None:
     answer = gguf.chat("Who?", tools=[TOOL], tool_choice="required", max_tokens=90)
     (call,) = answer["choices"][0]["message"]["tool_calls"][:1]

@@ -15,10 +15,9 @@ from pydantic import TypeAdapter
 
 from draftwise.generation.text import Piece
 from draftwise.serve.bodies import Responses
-from draftwise.serve.chats import as_chat
 from draftwise.serve.generations import Event
 from draftwise.serve.requests import ParsedRequest
-from draftwise.serve.responses import ItemAnswer
+from draftwise.serve.responses import ItemAnswer, as_chat
 from draftwise.serve.tools import AnswerPart
 
 NAMES: Any = SimpleNamespace(count=len)  # a letter is a token

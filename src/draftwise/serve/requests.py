@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +20,21 @@ from ..generation.prompts import encode, render_messages
 from ..generation.text import StopStrings, stop_strings
 from ..inputs import whole
 from ..policies.catalogue import method
-from .bodies import Chat, Completion, GenerationBody, SamplingBody, Speculative, StreamOptions, Tokenize, Tool
-from .chats import template_messages, template_variables
+from .bodies import (
+    Chat,
+    Completion,
+    GenerationBody,
+    ItemText,
+    Message,
+    Part,
+    SamplingBody,
+    Speculative,
+    StreamOptions,
+    TemplateBody,
+    Tokenize,
+    Tool,
+    ToolCall,
+)
 from .errors import APIError
 from .generations import GenerationRequest
 from .grammar import Grammars, MakeConstraint, requested_form
@@ -33,6 +48,8 @@ from .tools import Parser, Template, TextParser, ToolTokenizer, call_form, offer
 FIXED = re.compile(r"static(-\d+)?")
 ANY_SEED = -1  # as vLLM and llama.cpp have it
 SAMPLING = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+VARIABLES = ("reasoning_effort", "documents", "add_generation_prompt", "continue_final_message")  # of a body
+COPIED = ("name", "tool_call_id", "reasoning_content")  # of a message, where they are given
 CHARACTERS = 4  # of a token, in most texts
 # Tokens that the beginning of a text may have more than all of it: it ends within a word, or within the name
 # of a special token.
@@ -361,3 +378,49 @@ def check_length(
     if is_long:
         message = f"the prompt has more than {max_tokens} tokens, the most that are read here: shorten it"
         raise APIError(message, code="context_length_exceeded", param=param)
+
+
+def template_messages(messages: Sequence[Message], *, as_text: bool = False) -> list[dict[str, Any]]:
+    """Return messages as the chat template takes them, arguments of calls as objects or `as_text`."""
+    result = []
+    for i, message in enumerate(messages):
+        content, calls = message.content, message.tool_calls
+        if content is None and not calls:
+            raise APIError(f"messages.{i}.content is missing: give it", param="messages")
+        role = "system" if message.role == "developer" else message.role
+        fields: dict[str, Any] = {"role": role, "content": join_content(content)}
+        fields |= {key: value for key in COPIED if (value := getattr(message, key))}
+        if calls:
+            if message.role != "assistant":
+                raise APIError(f"messages.{i}.tool_calls: only an assistant calls tools", param="messages")
+            fields["tool_calls"] = [_template_call(call, as_text) for call in calls]
+        result.append(fields)
+    return result
+
+
+def _template_call(call: ToolCall, as_text: bool) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except (ValueError, RecursionError):
+        shown = ascii(call.function.arguments[:40])
+        raise APIError(f"tool_calls: the arguments {shown} are no JSON", param="messages") from None
+    arguments = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
+    function = {"name": call.function.name, "arguments": arguments}
+    return {**({"id": call.id} if call.id else {}), "type": "function", "function": function}
+
+
+def template_variables(body: TemplateBody, tokenizer: Any) -> dict[str, Any]:
+    """Return the variables of the chat template besides messages and tools, as vLLM sets them."""
+    variables = {name: value for name in VARIABLES if (value := getattr(body, name)) is not None}
+    if body.reasoning_effort is not None:
+        variables["enable_thinking"] = body.reasoning_effort != "none"
+    own = body.chat_template_kwargs or {}
+    reserved = {*inspect.signature(tokenizer.apply_chat_template).parameters, *VARIABLES[1:]}
+    if wrong := sorted({*reserved, "messages", "chat_template"} & own.keys()):
+        message = f"chat_template_kwargs: {wrong[0]!r} is no variable of the template; leave it out"
+        raise APIError(message, param="chat_template_kwargs")
+    return variables | own
+
+
+def join_content(content: str | Sequence[Part | ItemText] | None) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())

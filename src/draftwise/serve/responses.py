@@ -1,4 +1,4 @@
-"""Answers to `/v1/responses`: whole ones, and the events of a stream."""
+"""`/v1/responses`: the chat that a body stands for, and its answer, whole or as the events of a stream."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any
 
+from pydantic import ValidationError
+
 from .answers import ChatAnswer, Json, metrics
-from .bodies import Responses
+from .bodies import Chat, Item, ItemChoice, ItemFormat, Responses, SamplingBody
 from .errors import APIError
 from .generations import Event, Generation
-from .requests import ParsedRequest
+from .requests import ParsedRequest, join_content
 from .tokens import TokenTexts
 from .tools import AnswerPart
+
+ALIASES = {"messages": "input", "response_format": "text", "grammar": "text"}
+SHARED = (*SamplingBody.model_fields, "parallel_tool_calls", "chat_template_kwargs")
+REQUIRED = {"message": ("role", "content"), "function_call": ("call_id", "name", "arguments")}
 
 
 class ItemAnswer(ChatAnswer):
@@ -182,3 +188,77 @@ class ItemAnswer(ChatAnswer):
             "output_tokens_details": {"reasoning_tokens": self.token_texts.count(self.reasoning)},
             "total_tokens": usage["total_tokens"],
         }
+
+
+# -- the body -----------------------------------------------------------------------------------------
+
+
+def as_chat(body: Responses) -> Chat:
+    """Return the chat that a body of `/v1/responses` stands for."""
+    text = isinstance(body.input, str)
+    messages = [{"role": "user", "content": body.input}] if text else _item_messages(body.input)
+    if not messages:
+        raise APIError("input has no message: give one", param="input")
+    if body.instructions is not None:
+        messages = [{"role": "system", "content": body.instructions}, *messages]
+    choice: Any = body.tool_choice
+    if isinstance(choice, ItemChoice):
+        choice = {"type": "function", "function": {"name": choice.name}}
+    tools = [
+        {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
+        for tool in body.tools or ()
+    ]
+    fields = {name: getattr(body, name) for name in SHARED}
+    fields |= {"messages": messages, "tools": tools or None, "tool_choice": choice}
+    fields |= {"max_completion_tokens": body.max_output_tokens}
+    fields |= {"reasoning_effort": body.reasoning.effort if body.reasoning else None}
+    if response_format := _response_format(body.text.format if body.text else None):
+        if body.response_format is not None:
+            raise APIError("text.format and response_format exclude each other: give one", param="text")
+        fields["response_format"] = response_format
+    try:
+        return Chat(**fields)
+    except ValidationError as error:  # calls in a row make one message, which holds only so many
+        first = error.errors()[0]
+        raise APIError(f"input: {first['loc'][-1]}: {first['msg']}", param="input") from None
+
+
+def rename_fields(error: APIError) -> APIError:
+    """Return an error of the chat that a body stands for by the names of the body."""
+    error.param = ALIASES.get(error.param or "", error.param)
+    error.message = error.message.replace("response_format", "text.format")
+    return error
+
+
+def _response_format(form: ItemFormat | None) -> dict[str, Any] | None:
+    if form is None or form.type != "json_schema":
+        return None if form is None else {"type": form.type}
+    if form.schema_ is None:
+        raise APIError("text.format.schema is missing: give it", param="text")
+    schema = {"name": form.name, "schema": form.schema_, "strict": form.strict}
+    return {"type": form.type, "json_schema": schema}
+
+
+def _item_messages(items: Any) -> list[dict[str, Any]]:
+    """Return messages; calls that follow each other belong to one of an assistant."""
+    messages: list[dict[str, Any]] = []
+    item: Item
+    for i, item in enumerate(items):
+        if item.type == "reasoning":
+            continue
+        for name in REQUIRED.get(item.type, ("call_id", "output")):
+            if getattr(item, name) is None:
+                raise APIError(f"input.{i}.{name} is missing: give it", param="input")
+        if item.type == "message":
+            messages.append({"role": item.role, "content": join_content(item.content)})
+        elif item.type == "function_call_output":
+            messages.append(
+                {"role": "tool", "tool_call_id": item.call_id, "content": join_content(item.output)}
+            )
+        else:
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": None})
+            function = {"name": item.name, "arguments": item.arguments}
+            call = {"id": item.call_id, "type": "function", "function": function}
+            messages[-1].setdefault("tool_calls", []).append(call)
+    return messages

@@ -18,7 +18,6 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from ..generation.decoder import Decoder
 from .answers import Answer, ChatAnswer, metrics
 from .bodies import Chat, Completion, GenerationBody, Responses
-from .chats import as_chat, rename_fields
 from .engine import Engine
 from .errors import APIError
 from .generations import Event, Generation, merge_events
@@ -27,7 +26,7 @@ from .limits import Limits
 from .metrics import Metrics
 from .middleware import CLIENT_LEFT, facts_of, note_error
 from .requests import ParsedRequest, RequestParser
-from .responses import ItemAnswer
+from .responses import ItemAnswer, as_chat, rename_fields
 from .sandbox import Connection, Form
 from .schedule import Client
 
