@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ from draftwise.testing.target import SimTarget
 from tests.cli.conftest import LETTERS, LINE, Letters, Sometimes, after
 
 MODEL = "letters"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 
 
 class Gated(SimTarget):
@@ -110,6 +113,23 @@ def until(true: Callable[[], Any]) -> None:
     """Wait for something that must come true; a busy machine may take its time."""
     while not true():
         time.sleep(0.01)
+
+
+def connected(server: Served, said: bytes = b"", buffer: int = 0) -> socket.socket:
+    """A connection by which something has been said."""
+    made = socket.socket()
+    if buffer:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    made.settimeout(60)
+    made.connect(("127.0.0.1", server.port))
+    made.sendall(said)
+    return made
+
+
+def asking(**body: Any) -> bytes:
+    """A request to `/v1/completions` as it is sent."""
+    told = json.dumps({"model": MODEL} | body).encode()
+    return HEAD + b"content-length: %d\r\n\r\n" % len(told) + told
 
 
 @contextmanager

@@ -16,33 +16,15 @@ pytest.importorskip("fastapi")
 from draftwise.serve import run
 from draftwise.serve.middleware import LOG
 
-from .conftest import MODEL, Served, line, until
+from .conftest import HEAD, Served, asking, connected, line, until
 
 Start = Callable[..., Served]
-HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 LARGE = {"prompt": "ab", "max_tokens": 200, "temperature": 0.0, "n": 2, "logprobs": 20}
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "PATIENCE", 0.1)
-
-
-def connected(server: Served, said: bytes = b"", buffer: int = 0) -> socket.socket:
-    """A connection by which something has been said."""
-    made = socket.socket()
-    if buffer:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    made.settimeout(60)
-    made.connect(("127.0.0.1", server.port))
-    made.sendall(said)
-    return made
-
-
-def asking(**body: Any) -> bytes:
-    """A request as it is sent."""
-    told = json.dumps({"model": MODEL} | body).encode()
-    return HEAD + b"content-length: %d\r\n\r\n" % len(told) + told
 
 
 def connections(server: Served) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,8 +23,7 @@ from draftwise.testing.drafter import SimDrafter
 from tests.cli.conftest import LETTERS, after
 from tests.core.asynchronous import ThreadTarget
 
-from .conftest import MODEL, Gated, Served, line, simulated, until
-from .test_gone import sent
+from .conftest import HEAD, MODEL, Gated, Served, asking, connected, line, simulated, until
 
 Start = Callable[..., Served]
 
@@ -211,9 +209,7 @@ def test_a_body_must_be_small_and_come_at_once(serve: Start, monkeypatch: pytest
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
     chunks = server.client.post("/v1/completions", content=iter([b"x" * 600] * 2))
     assert chunks.status_code == 413
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 900\r\n\r\n{"
-    with socket.create_connection(("127.0.0.1", server.port)) as slow:
-        slow.sendall(head)
+    with connected(server, HEAD + b"content-length: 900\r\n\r\n{") as slow:
         assert slow.recv(100).startswith(b"HTTP/1.1 408")
     assert server.complete()["choices"][0]["text"] == line("b", 20)
 
@@ -221,9 +217,7 @@ def test_a_body_must_be_small_and_come_at_once(serve: Start, monkeypatch: pytest
 def test_all_bodies_together_are_bounded(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "ALL_BODIES", 1)
     server = serve(body=1000)
-    head = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 990\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.port)) as waits:
-        waits.sendall(head + b" " * 980)
+    with connected(server, HEAD + b"content-length: 990\r\n\r\n" + b" " * 980):
         body = {"model": MODEL, "prompt": "ab"}
         until(lambda: server.client.post("/v1/completions", json=body).status_code == 429)
     until(lambda: server.client.post("/v1/completions", json=body).status_code == 200)
@@ -283,7 +277,7 @@ def test_the_cache_is_used_by_the_texts_that_are_written(serve: Start) -> None:
     server = serve(batch=2)
     target: Any = server.decoder.loop.target
     target.held.set()
-    with sent(server, "/v1/completions", prompt="a" * 100):
+    with connected(server, asking(prompt="a" * 100)):
         until(target.taken.is_set)
         page = server.client.get("/metrics").text
         (used,) = [row for row in page.splitlines() if row.startswith("vllm:kv_cache_usage_perc{")]

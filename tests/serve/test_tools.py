@@ -14,6 +14,7 @@ from draftwise.serve.tools import (
     AnswerPart,
     CallFormat,
     CallParser,
+    Parser,
     ShippedParser,
     Template,
     call_form,
@@ -116,7 +117,7 @@ def test_what_a_template_does_not_take_is_known() -> None:
     assert xml.takes_tools and xml.format is None
 
 
-def parsed(parser: Any, said: str, size: int) -> list[AnswerPart]:
+def parsed(parser: Parser, said: str, size: int) -> list[AnswerPart]:
     """What a parser finds in a text that arrives in pieces of this size."""
     pieces = [said[i : i + size] for i in range(0, len(said), size)]
     return [part for piece in pieces for part in parser.feed(piece, last=False)] + parser.feed("", last=True)
