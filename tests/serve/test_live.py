@@ -48,7 +48,7 @@ def strips(server: Served) -> list[Any]:
     return [one for one in server.engine.observers if isinstance(one, RoundLog)]
 
 
-# -- the files ---------------------------------------------------------------------------------------------
+# -- the files -------------------------------------------------------------------------------------------
 
 
 def test_the_page_needs_nothing_but_its_own_files(server: Served) -> None:
@@ -83,7 +83,7 @@ def test_with_a_key_the_page_opens_and_its_data_do_not(serve: Start) -> None:
         assert server.client.get(path).status_code == 401
 
 
-# -- what it costs -----------------------------------------------------------------------------------------
+# -- what it costs ---------------------------------------------------------------------------------------
 
 
 def test_while_none_looks_the_engine_does_nothing_for_the_page(serve: Start) -> None:
@@ -177,7 +177,7 @@ def test_only_so_many_may_watch(serve: Start, monkeypatch: pytest.MonkeyPatch) -
         next(again)
 
 
-# -- what it tells -----------------------------------------------------------------------------------------
+# -- what it tells ---------------------------------------------------------------------------------------
 
 
 def test_strips_say_who_guessed_each_token_and_no_text(serve: Start) -> None:
@@ -222,7 +222,7 @@ def test_a_plain_step_is_one_in_which_no_text_has_a_draft() -> None:
     assert kept.plain_rate(2) == kept.plain_rate(9) == pytest.approx(4 / 0.8, rel=0.03)
 
 
-# -- a prompt of one's own -----------------------------------------------------------------------------------
+# -- a prompt of one's own -------------------------------------------------------------------------------
 
 
 def test_a_stream_can_say_who_guessed_each_piece(server: Served) -> None:
@@ -240,7 +240,7 @@ def test_a_stream_can_say_who_guessed_each_piece(server: Served) -> None:
         assert {source for source, _ in plain} == {"target"} and pieces(body) == []
 
 
-# -- the numbers of the server -----------------------------------------------------------------------------
+# -- the numbers of the server ---------------------------------------------------------------------------
 
 
 def test_the_numbers_are_those_of_the_texts(serve: Start) -> None:
