@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Event as Flag
 from threading import Thread
@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 pytest.importorskip("fastapi")
+pytest.importorskip("llguidance")
 
 import uvicorn
 
@@ -23,6 +24,7 @@ from draftwise.serve.app import make_app
 from draftwise.serve.engine import Engine
 from draftwise.serve.limits import Limits
 from draftwise.serve.run import bind, make_config, names_of
+from draftwise.serve.sandbox import Vocabulary
 from draftwise.serve.service import Service
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -130,6 +132,12 @@ def asking(**body: Any) -> bytes:
     """A request to `/v1/completions` as it is sent."""
     told = json.dumps({"model": MODEL} | body).encode()
     return HEAD + b"content-length: %d\r\n\r\n" % len(told) + told
+
+
+def vocabulary(tokens: Sequence[str], special: Sequence[int] = ()) -> Any:
+    """What llguidance reads of tokens that are these texts; the last ends a text, `special` ones are none."""
+    end, texts = len(tokens) - 1, [token.encode().hex() for token in tokens]
+    return Vocabulary({"tokens": texts, "special": [*special, end], "ends": [end]}).tokenizer
 
 
 @contextmanager

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi")
-
 from draftwise.serve import run
 from draftwise.serve.middleware import LOG
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-
-pytest.importorskip("fastapi")
-
+import torch
 from pydantic import BaseModel
 
 from draftwise.serve.bodies import (
@@ -151,7 +149,6 @@ def test_a_seed_of_minus_one_is_any(server: Served) -> None:
 
 
 def test_words_that_are_barred() -> None:
-    torch = pytest.importorskip("torch")
     bars = bar_sequences([[5], [1, 2], [2, 1, 3]])
 
     def barred_after(*text: int) -> list[int]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("llguidance")
 pytest.importorskip("llama_cpp")
 
 from draftwise import Decoder

@@ -9,12 +9,9 @@ from math import inf
 from random import Random
 from typing import Any
 
+import llguidance
 import pytest
 import torch
-
-pytest.importorskip("llguidance")
-
-import llguidance
 
 from draftwise import Decoder
 from draftwise.core.roles import TokenMask
@@ -28,8 +25,7 @@ from draftwise.serve.grammar import Grammars
 from studies.serve.local import counting, resident
 from tests.effort import THOROUGH
 
-from .ascii import vocabulary
-from .conftest import MODEL
+from .conftest import MODEL, vocabulary
 
 NUMBERS = {f"p{i}": {"type": ["number", "null"]} for i in range(1500)}
 DEAR = {

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi")
 pytest.importorskip("openai")
 
 from openai.types.responses import ResponseStreamEvent

@@ -170,7 +170,6 @@ def test_what_is_wrong_is_named(
 
 @pytest.fixture(scope="module")
 def sandbox(tokenizer: Any) -> Any:
-    pytest.importorskip("llguidance")
     from draftwise.serve.grammar import read_vocabulary
     from draftwise.serve.sandbox import Sandbox
 
@@ -290,7 +289,6 @@ def test_what_fits_is_not_refused(name: str) -> None:
 
 
 def test_no_body_breaks_the_server() -> None:
-    pytest.importorskip("llguidance")
     n = 5000 if THOROUGH else 60
     decoder = None if THOROUGH else simulated()
     counts, errors = study.fuzz(n, seed=1, grammars=THOROUGH, decoder=decoder)

@@ -13,8 +13,6 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("llguidance")
-
 from draftwise.serve import service
 from draftwise.serve.grammar import Grammars, read_vocabulary
 from draftwise.serve.sandbox import Connection, Sandbox

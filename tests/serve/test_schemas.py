@@ -6,18 +6,15 @@ import json
 from random import Random
 from typing import Any
 
-import pytest
-
-pytest.importorskip("llguidance")
-
 import jsonschema
 import llguidance
 import numpy as np
+import pytest
 
 from draftwise.serve.sandbox import translate_form
 from draftwise.serve.schemas import narrow_schema
 
-from .ascii import vocabulary
+from .conftest import vocabulary
 
 TOKENS = vocabulary([*map(chr, range(128)), "</s>"])
 LETTER = {"$defs": {"a": {"type": "integer"}}}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import llguidance
 import pytest
+from llguidance.hf import from_tokenizer
 
 from draftwise.serve.bodies import Chat
 from draftwise.serve.errors import APIError
@@ -154,9 +156,6 @@ def test_what_is_no_whole_call_stays_as_it_is(name: str) -> None:
 
 def made(body: Chat, name: str, tokenizer: Any) -> Any:
     """The matcher of the grammar that the calls of a body are written by."""
-    llguidance = pytest.importorskip("llguidance")
-    from llguidance.hf import from_tokenizer
-
     form = call_form(body, offered_tools(body), template(name))
     assert form is not None and form[0] == "tools"
     return llguidance.LLMatcher(from_tokenizer(tokenizer), translate_form(*form))
@@ -216,7 +215,6 @@ def test_strict_parameters_that_no_grammar_obeys_are_refused(choice: str) -> Non
         function = {"name": "f", "parameters": schema, "strict": strict}
         return chat(tools=[{"type": "function", "function": function}], tool_choice=choice)
 
-    llguidance = pytest.importorskip("llguidance")
     asked, loose = body(strict=True), body(strict=False)
     strict = call_form(asked, offered_tools(asked), template("hermes"))
     assert strict is not None and "uniqueItems" in llguidance.LLMatcher.validate_grammar(

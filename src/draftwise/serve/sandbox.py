@@ -22,6 +22,8 @@ from typing import Any
 from weakref import finalize
 
 import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
 
 from ..errors import one_line
 from .constraint import SECONDS_PER_TOKEN, SPARE_SECONDS, error_of
@@ -63,9 +65,6 @@ def compile_form(tokens: Any, form: Form) -> str:
 
 def translate_form(kind: str, source: str) -> str:
     """Return a form in llguidance's own notation; a ValueError has what no grammar obeys."""
-    from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import any_to_lark
-
     if kind in ("json", "schema", "loose schema"):
         schema = json.loads(source) if source else {"type": "object"}
         loose = kind == "loose schema"
@@ -84,8 +83,6 @@ def translate_form(kind: str, source: str) -> str:
 
 def compile_grammar(tokens: Any, grammar: str) -> Any:
     """Return a matcher of a grammar in llguidance's own notation; a ValueError says why there is none."""
-    from llguidance import LLMatcher, LLParserLimits
-
     limits = LLParserLimits(max_lexer_states=MAX_STATES, max_grammar_size=MAX_SYMBOLS, verbose_errors=False)
     matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
     if error := error_of(matcher):
@@ -212,8 +209,6 @@ class Vocabulary:
     bos_token_id = None
 
     def __init__(self, message: dict[str, Any]) -> None:
-        from llguidance import LLTokenizer, TokenizerWrapper
-
         self.tokens = [bytes.fromhex(token) for token in message["tokens"]]
         self.special_token_ids, self.eos_token_id = message["special"], message["ends"][0]
         self.tokenizer: Any = LLTokenizer(TokenizerWrapper(self), eos_token=message["ends"])

@@ -64,26 +64,23 @@ class Template:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
 
-    def render(self, *messages: dict[str, Any], tools: Any = None, ask: bool = False) -> str:
-        """Return the text of messages; empty if the template does not take them."""
+    def render(self, *messages: dict[str, Any], ask: bool = False) -> str:
+        """Return the text of messages with the probe of a tool; empty if the template does not take them."""
+        options = {"tokenize": False, "add_generation_prompt": ask, "tools": [TOOL]}
         try:
-            options = {} if tools is None else {"tools": tools}
-            text = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=ask, **options
-            )
-            return str(text)
+            return str(self.tokenizer.apply_chat_template(list(messages), **options))
         except Exception:  # whatever a template raises: it does not take them
             return ""
 
     @cached_property
     def takes_tools(self) -> bool:
         """True if the model is told of tools."""
-        return NAME in self.render(QUESTION, tools=[TOOL], ask=True)
+        return NAME in self.render(QUESTION, ask=True)
 
     @cached_property
     def takes_results(self) -> bool:
         """True if the model is told the results of tools."""
-        return CONTENT in self.render(QUESTION, _calls(1, self.as_text), RESULT, tools=[TOOL], ask=True)
+        return CONTENT in self.render(QUESTION, _calls(1, self.as_text), RESULT, ask=True)
 
     @cached_property
     def shipped(self) -> Any:
@@ -105,9 +102,9 @@ class Template:
         return {as_text: self._find_format(as_text) for as_text in (False, True)}
 
     def _find_format(self, as_text: bool) -> CallFormat | None:
-        plain = self.render(QUESTION, {"role": "assistant", "content": CONTENT}, tools=[TOOL])
+        plain = self.render(QUESTION, {"role": "assistant", "content": CONTENT})
         before, _, after = plain.partition(CONTENT)
-        texts = [self.render(QUESTION, _calls(n, as_text), tools=[TOOL]) for n in (1, 2)]
+        texts = [self.render(QUESTION, _calls(n, as_text)) for n in (1, 2)]
         one, two = (self._cut(text, before, after) for text in texts)
         split = _split(one)
         if split is None or not split[0].strip():
@@ -125,7 +122,7 @@ class Template:
 
     def _cut(self, text: str, before: str, after: str) -> str:
         """Return what the model itself wrote, without the marks of its message."""
-        prompt = self.render(QUESTION, tools=[TOOL], ask=True)
+        prompt = self.render(QUESTION, ask=True)
         at = len(_common_start(text, before))
         text = text[max(at, len(prompt) if prompt and text.startswith(prompt) else 0) :]
         if after and text.endswith(after):
