@@ -245,14 +245,14 @@ def metrics(sequences: Sequence[Generation]) -> Json | None:
 
 def speculation(sequence: Generation) -> Json:
     """Return what was accepted in steps with a draft, in the schema of vLLM 0.32."""
+    histogram = sequence.histogram.copy()  # the engine may still write to it, if the client has left
     by_length = {
-        length: [steps.get(accepted, 0) for accepted in range(length + 1)]
-        for length, steps in sorted(sequence.histogram.items())
+        length: [histogram[length, accepted] for accepted in range(length + 1)]
+        for length in sorted({length for length, _ in histogram})
     }
-    longest = max(by_length, default=0)
-    total = [sum(row[j] for row in by_length.values() if j < len(row)) for j in range(longest + 1)]
-    steps, drafted = sum(total), sum(length * sum(row) for length, row in by_length.items())
-    accepted = sum(j * count for j, count in enumerate(total))
+    longest, steps = max(by_length, default=0), histogram.total()
+    total = [sum(histogram[length, accepted] for length in by_length) for accepted in range(longest + 1)]
+    drafted, accepted = (sum(pair[k] * count for pair, count in histogram.items()) for k in (0, 1))
     return {
         "mean_acceptance_length": 1 + accepted / steps if steps else 1.0,
         "draft_acceptance_rate": accepted / drafted if drafted else 0.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -120,7 +121,9 @@ class Generation:
     writer: Writer | None = None
     token_log: TokenLog | None = None
     stats: Stats = field(default_factory=Stats)
-    histogram: dict[int, dict[int, int]] = field(default_factory=dict)  # steps by drafted and accepted tokens
+    histogram: Counter[tuple[int, int]] = field(
+        default_factory=Counter
+    )  # steps by drafted and accepted tokens
     is_abandoned: bool = False
     is_over: bool = False
 
@@ -148,8 +151,7 @@ class Generation:
         self.times.first, self.times.last = self.times.first or now, now
         self.stats.add(round)
         if round.drafted:
-            steps = self.histogram.setdefault(round.drafted, {})
-            steps[round.accepted] = steps.get(round.accepted, 0) + 1
+            self.histogram[round.drafted, round.accepted] += 1
         pieces = writer.take(round)  # the totals are kept in `stats`: a long text has many rounds
         logprobs = self.token_log.add(round, pieces) if self.token_log else ()
         finish_reason = round.finish_reason if round.done else ""
