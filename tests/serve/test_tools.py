@@ -47,7 +47,7 @@ FORMS = {
     ),
     "list": CallFormat('[TOOL_CALLS] [{"name": "', '", "arguments": ', "}", ', {"name": "', "]"),
     "bare": CallFormat('{"name": "', '", "parameters": ', "}", None, ""),
-    "named": CallFormat("<calls><call>", "<sep>", "</call>", "<call>", "</calls>"),
+    "named": CallFormat("<calls><call>", "<sep>", "</call>", "<call>", "</calls>", as_text=True),
 }
 SAID = {
     "hermes": 'Well.\n<tool_call>\n{"name":"f", "arguments": {"a": "}"}}\n</tool_call>\n'

@@ -51,6 +51,7 @@ class CallFormat:
     closer: str
     again: str | None
     last: str
+    as_text: bool = False  # in messages the arguments are given as text
 
     @property
     def is_bare(self) -> bool:
@@ -90,18 +91,14 @@ class Template:
     @cached_property
     def format(self) -> CallFormat | None:
         """The form of calls; None if their arguments are no JSON."""
-        return self._formats[self.as_text]
+        return self._find_format(as_text=False) or self._find_format(as_text=True)
 
-    @cached_property
+    @property
     def as_text(self) -> bool:
         """True if the template wants arguments as text; most want them as objects."""
-        return self._formats[False] is None and self._formats[True] is not None
+        return self.format is not None and self.format.as_text
 
-    @cached_property
-    def _formats(self) -> dict[bool, CallFormat | None]:
-        return {as_text: self._find_format(as_text) for as_text in (False, True)}
-
-    def _find_format(self, as_text: bool) -> CallFormat | None:
+    def _find_format(self, *, as_text: bool) -> CallFormat | None:
         plain = self.render(QUESTION, {"role": "assistant", "content": CONTENT})
         before, _, after = plain.partition(CONTENT)
         texts = [self.render(QUESTION, _calls(n, as_text)) for n in (1, 2)]
@@ -115,10 +112,10 @@ class Template:
         between, name, second = two[match.end() :].partition(NAME) if match else ("", "", "")
         match = ARGUMENTS_TEXT.search(second)
         if not name or match is None or ID_FIELD.sub("", second[match.end() :]) != rest:
-            return CallFormat(first, middle, rest, None, "")
+            return CallFormat(first, middle, rest, None, "", as_text)
         between = ID_FIELD.sub("", between)
         closer = PARTIAL_MARK.sub("", _common_start(rest, between))
-        return CallFormat(first, middle, closer, between[len(closer) :], rest[len(closer) :])
+        return CallFormat(first, middle, closer, between[len(closer) :], rest[len(closer) :], as_text)
 
     def _cut(self, text: str, before: str, after: str) -> str:
         """Return what the model itself wrote, without the marks of its message."""
@@ -169,7 +166,7 @@ class ToolTokenizer:
         return str(self.tokenizer.decode([t for t in tokens if t not in self.hidden], **options))
 
 
-def _calls(n: int, as_text: bool = False) -> dict[str, Any]:
+def _calls(n: int, as_text: bool) -> dict[str, Any]:
     arguments = json.dumps(ARGUMENTS) if as_text else ARGUMENTS
     call = {"id": ID, "type": "function", "function": {"name": NAME, "arguments": arguments}}
     return {"role": "assistant", "content": "", "tool_calls": [call] * n}
