@@ -39,13 +39,13 @@ def test_reasoning_is_an_item_of_its_own() -> None:
 
     body = Responses.model_validate({"model": "m", "input": "Hi"})
     asked = ParsedRequest(as_chat(body), [], make_parser=Thinker)
-    answer = ItemAnswer(asked, "m", NAMES, request=body)
     stats, spec = SimpleNamespace(tokens=9), SimpleNamespace(prompt=[0] * 40)
-    text: Any = SimpleNamespace(index=0, cached_tokens=32, stats=stats, spec=spec)
+    text = SimpleNamespace(index=0, cached_tokens=32, stats=stats, spec=spec)
+    answer = ItemAnswer(asked, [text], "m", NAMES, request=body)
     told = []
     for said, reason in (("so ", ""), ("it is", ""), ("WELL", "eos")):
         pieces = [Piece(said, "target")]
-        told += answer.chunks(text, Event(0, pieces, finish_reason=reason))
+        told += answer.chunks(Event(0, pieces, finish_reason=reason))
     kinds = [event["type"].removeprefix("response.") for event in told]
     opened, closed = ["output_item.added", "content_part.added"], ["content_part.done", "output_item.done"]
     thought = [*opened, *["reasoning_text.delta"] * 2, "reasoning_text.done", *closed]
@@ -56,7 +56,7 @@ def test_reasoning_is_an_item_of_its_own() -> None:
     thinking, message = answer.output
     assert (thinking["type"], thinking["content"][0]["text"]) == ("reasoning", "so it is")
     assert (message["type"], message["content"][0]["text"]) == ("message", "WELL")
-    assert answer._item_usage([text]) == {
+    assert answer._item_usage() == {
         "input_tokens": 40,
         "input_tokens_details": {"cached_tokens": 32},
         "output_tokens": 9,

@@ -30,33 +30,34 @@ class Answer:
     kind = chunk_kind = "text_completion"
     end = "data: [DONE]\n\n"  # follows the last chunk
 
-    def __init__(self, parsed: ParsedRequest, model: str, token_texts: TokenTexts) -> None:
-        self.parsed, self.model, self.token_texts = parsed, model, token_texts
+    def __init__(
+        self, parsed: ParsedRequest, sequences: Sequence[Generation], model: str, token_texts: TokenTexts
+    ) -> None:
+        self.parsed, self.sequences, self.model, self.token_texts = parsed, sequences, model, token_texts
         self.id, self.created = f"{self.prefix}{token_hex(12)}", int(time())
         self.echoed = set[int]()  # sequences whose prompt has been repeated
+        self.parsers: defaultdict[int, Parser] = defaultdict(parsed.make_parser)  # by sequence
+        self.calls = Counter[int]()
 
-    def whole(self, sequences: Sequence[Generation], events: Sequence[Event]) -> Json:
+    def whole(self, events: Sequence[Event]) -> Json:
         """Return the answer once all sequences are over; `events` has the additions to each in one."""
-        choices = [
-            {"index": sequence.index} | self._choice(sequence, event)
-            for sequence, event in zip(sequences, events, strict=True)
-        ]
-        return self._head(self.kind) | {"choices": choices} | self._numbers(sequences)
+        choices = [{"index": event.index} | self._choice(event) for event in events]
+        return self._head(self.kind) | {"choices": choices} | self._numbers()
 
-    def opening_chunks(self, sequences: Sequence[Generation]) -> list[Json]:
+    def opening_chunks(self) -> list[Json]:
         """Return the chunks that begin a stream."""
         return []
 
-    def chunks(self, sequence: Generation, event: Event) -> list[Json]:
-        chunks = [self._chunk({"index": sequence.index} | choice) for choice in self._deltas(sequence, event)]
+    def chunks(self, event: Event) -> list[Json]:
+        chunks = [self._chunk({"index": event.index} | choice) for choice in self._deltas(event)]
         if self.parsed.stream.include_usage and self.parsed.stream.continuous_usage_stats:
-            usage = _usage(len(sequence.spec.prompt), event.tokens)
+            usage = _usage(len(self.sequences[event.index].spec.prompt), event.tokens)
             chunks = [chunk | {"usage": usage} for chunk in chunks]
         return chunks
 
-    def closing_chunks(self, sequences: Sequence[Generation]) -> list[Json]:
+    def closing_chunks(self) -> list[Json]:
         """Return the chunks that end a stream: the usage, if it is wanted."""
-        last = self._head(self.chunk_kind) | {"choices": []} | self._numbers(sequences)
+        last = self._head(self.chunk_kind) | {"choices": []} | self._numbers()
         return [last] if self.parsed.stream.include_usage else []
 
     def error_chunk(self, error: APIError) -> Json:
@@ -66,16 +67,16 @@ class Answer:
     def to_event(self, chunk: Json) -> str:
         return f"data: {json.dumps(chunk, allow_nan=False, separators=(',', ':'))}\n\n"
 
-    def usage(self, sequences: Sequence[Generation]) -> Json:
+    def usage(self) -> Json:
         """Return the tokens of the prompts and of the texts."""
-        prompts = sequences[:: self.parsed.body.samples]
-        usage = _usage(
-            sum(len(one.spec.prompt) for one in prompts), sum(one.stats.tokens for one in sequences)
-        )
-        return usage | {"prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in prompts)}}
+        prompts = self.sequences[:: self.parsed.body.samples]
+        read = sum(len(one.spec.prompt) for one in prompts)
+        cached = sum(one.cached_tokens for one in prompts)
+        written = sum(one.stats.tokens for one in self.sequences)
+        return _usage(read, written) | {"prompt_tokens_details": {"cached_tokens": cached}}
 
-    def _numbers(self, sequences: Sequence[Generation]) -> Json:
-        return {"usage": self.usage(sequences), "metrics": metrics(sequences)}
+    def _numbers(self) -> Json:
+        return {"usage": self.usage(), "metrics": metrics(self.sequences)}
 
     def _chunk(self, choice: Json) -> Json:
         usage = {"usage": None} if self.parsed.stream.include_usage else {}
@@ -86,18 +87,18 @@ class Answer:
 
     # -- choices --------------------------------------------------------------------------------------
 
-    def _deltas(self, sequence: Generation, event: Event) -> list[Json]:
+    def _deltas(self, event: Event) -> list[Json]:
         """Return what an event adds to the choice of its sequence, in one piece or several."""
-        return [self._choice(sequence, event)]
+        return [self._choice(event)]
 
-    def _choice(self, sequence: Generation, event: Event) -> Json:
+    def _choice(self, event: Event) -> Json:
         """Return the choice of a sequence; an echoed prompt comes with its first event."""
-        at, text, logprobs = sequence.index // self.parsed.body.samples, event.text, event.logprobs
+        at, text, logprobs = event.index // self.parsed.body.samples, event.text, event.logprobs
         echo = self.parsed.echoes[at] if self.parsed.echoes else ""
-        if sequence.index not in self.echoed:
-            self.echoed.add(sequence.index)
+        if event.index not in self.echoed:
+            self.echoed.add(event.index)
             offsets = [begin - len(echo) for begin in self.parsed.offsets[at]] if self.parsed.offsets else ()
-            text, logprobs = echo + text, [*_prompt_logprobs(sequence, offsets), *logprobs]
+            text, logprobs = echo + text, [*_prompt_logprobs(self.sequences[event.index], offsets), *logprobs]
         table = None if self.parsed.body.tops is None else self._logprob_table(logprobs, len(echo))
         reason = REASONS.get(event.finish_reason, event.finish_reason) or None
         return {"text": text, "logprobs": table, "finish_reason": reason}
@@ -128,24 +129,20 @@ class ChatAnswer(Answer):
     prefix = "chatcmpl-"
     kind, chunk_kind = "chat.completion", "chat.completion.chunk"
 
-    def __init__(self, parsed: ParsedRequest, model: str, token_texts: TokenTexts) -> None:
-        super().__init__(parsed, model, token_texts)
-        self.parsers: defaultdict[int, Parser] = defaultdict(parsed.make_parser)  # by sequence
-        self.calls = Counter[int]()
-
-    def opening_chunks(self, sequences: Sequence[Generation]) -> list[Json]:
+    def opening_chunks(self) -> list[Json]:
         """Return a chunk with the role for each sequence."""
         delta = {"role": "assistant", "content": ""}
-        return [self._chunk({"index": one.index, "delta": delta, "finish_reason": None}) for one in sequences]
+        choices = [{"index": one.index, "delta": delta, "finish_reason": None} for one in self.sequences]
+        return [self._chunk(choice) for choice in choices]
 
-    def _parse(self, sequence: Generation, event: Event) -> list[AnswerPart]:
-        parts = self.parsers[sequence.index].feed(event.text, last=event.is_last)
-        self.calls[sequence.index] += sum(bool(part.name) for part in parts)
+    def _parse(self, event: Event) -> list[AnswerPart]:
+        parts = self.parsers[event.index].feed(event.text, last=event.is_last)
+        self.calls[event.index] += sum(bool(part.name) for part in parts)
         return parts
 
-    def _choice(self, sequence: Generation, event: Event) -> Json:
+    def _choice(self, event: Event) -> Json:
         """Return the choice of a whole text, with its calls separated from it."""
-        parts = self._parse(sequence, event)
+        parts = self._parse(event)
         content, reasoning = ("".join(getattr(part, key) for part in parts) for key in ("text", "reasoning"))
         calls = [_call(part) for part in parts if part.name]
         message: Json = {"role": "assistant", "content": content, "refusal": None}
@@ -153,13 +150,13 @@ class ChatAnswer(Answer):
             message |= {"content": content if content.strip() else None, "tool_calls": calls}
         if reasoning:
             message["reasoning_content"] = reasoning
-        reason = self._finish_reason(sequence, event)
+        reason = self._finish_reason(event)
         return {"message": message, "logprobs": self._logprobs(event), "finish_reason": reason}
 
-    def _deltas(self, sequence: Generation, event: Event) -> list[Json]:
+    def _deltas(self, event: Event) -> list[Json]:
         """Return what an event adds to a message; a call is added once it is whole."""
-        index, deltas = self.calls[sequence.index], list[Json]()
-        for part in self._parse(sequence, event):
+        index, deltas = self.calls[event.index], list[Json]()
+        for part in self._parse(event):
             if part.name:
                 deltas.append({"tool_calls": [{"index": index} | _call(part)]})
                 index += 1
@@ -171,14 +168,14 @@ class ChatAnswer(Answer):
             {"delta": delta, "logprobs": None if i else self._logprobs(event), "finish_reason": None}
             for i, delta in enumerate(deltas)
         ]
-        if reason := self._finish_reason(sequence, event):
+        if reason := self._finish_reason(event):
             choices.append({"delta": {}, "logprobs": None, "finish_reason": reason})
         return choices
 
-    def _finish_reason(self, sequence: Generation, event: Event) -> str | None:
+    def _finish_reason(self, event: Event) -> str | None:
         """Return why a chat ended: a text that calls tools ended for that."""
         reason = REASONS.get(event.finish_reason, event.finish_reason)
-        return "tool_calls" if reason == "stop" and self.calls[sequence.index] else reason or None
+        return "tool_calls" if reason == "stop" and self.calls[event.index] else reason or None
 
     def _logprobs(self, event: Event) -> Json | None:
         """Return log-probabilities as chat has them: an object for each token."""

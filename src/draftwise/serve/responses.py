@@ -11,9 +11,8 @@ from pydantic import ValidationError
 from .answers import ChatAnswer, Json, metrics
 from .bodies import Chat, Item, ItemChoice, ItemFormat, Responses, SamplingBody
 from .errors import APIError
-from .generations import Event, Generation
-from .requests import ParsedRequest, join_content
-from .tokens import TokenTexts
+from .generations import Event
+from .requests import join_content
 from .tools import AnswerPart
 
 ALIASES = {"messages": "input", "response_format": "text", "grammar": "text"}
@@ -30,31 +29,29 @@ class ItemAnswer(ChatAnswer):
     prefix = "resp_"
     end = ""
 
-    def __init__(
-        self, parsed: ParsedRequest, model: str, token_texts: TokenTexts, *, request: Responses
-    ) -> None:
-        super().__init__(parsed, model, token_texts)
+    def __init__(self, *parts: Any, request: Responses) -> None:
+        super().__init__(*parts)
         self.request = request
         self.output: list[Json] = []
         self.open: Json | None = None  # the message or reasoning that is being written
         self.reasoning = ""
         self.number, self.finish_reason = 0, ""
 
-    def whole(self, sequences: Sequence[Generation], events: Sequence[Event]) -> Json:
-        self.chunks(sequences[0], events[0])
-        return self._response(sequences)
+    def whole(self, events: Sequence[Event]) -> Json:
+        self.chunks(events[0])
+        return self._response(is_over=True)
 
     # -- in pieces ------------------------------------------------------------------------------------
 
-    def opening_chunks(self, sequences: Sequence[Generation]) -> list[Json]:
+    def opening_chunks(self) -> list[Json]:
         """Return the first events: the response has been made, and is under way."""
         return [
             self._event(f"response.{kind}", response=self._response()) for kind in ("created", "in_progress")
         ]
 
-    def chunks(self, sequence: Generation, event: Event) -> list[Json]:
+    def chunks(self, event: Event) -> list[Json]:
         events: list[Json] = []
-        for part in self._parse(sequence, event):
+        for part in self._parse(event):
             text = part.text or part.reasoning
             events += self._add_call(part) if part.name else self._write(text, bool(part.reasoning))
         if event.is_last:
@@ -64,9 +61,9 @@ class ItemAnswer(ChatAnswer):
             events += self._close()
         return events
 
-    def closing_chunks(self, sequences: Sequence[Generation]) -> list[Json]:
+    def closing_chunks(self) -> list[Json]:
         """Return the event that ends a stream, with the response."""
-        response = self._response(sequences)
+        response = self._response(is_over=True)
         return [self._event(f"response.{response['status']}", response=response)]
 
     def error_chunk(self, error: APIError) -> Json:
@@ -148,11 +145,10 @@ class ItemAnswer(ChatAnswer):
 
     # -- the response itself --------------------------------------------------------------------------
 
-    def _response(self, sequences: Sequence[Generation] = ()) -> Json:
-        """Return the response as it is now; with its `sequences` once they are over."""
-        body = self.request
-        is_cut = bool(sequences) and self.finish_reason == "length"
-        status = ("incomplete" if is_cut else "completed") if sequences else "in_progress"
+    def _response(self, *, is_over: bool = False) -> Json:
+        """Return the response as it is now."""
+        body, is_cut = self.request, is_over and self.finish_reason == "length"
+        status = ("incomplete" if is_cut else "completed") if is_over else "in_progress"
         fields = body.model_dump(by_alias=True, exclude_none=True)
         return {
             "id": self.id,
@@ -175,12 +171,12 @@ class ItemAnswer(ChatAnswer):
             "tools": fields.get("tools", []),
             "top_p": body.top_p,
             "truncation": "disabled",
-            "usage": self._item_usage(sequences) if sequences else None,
-            "metrics": metrics(sequences) if sequences else None,
+            "usage": self._item_usage() if is_over else None,
+            "metrics": metrics(self.sequences) if is_over else None,
         }
 
-    def _item_usage(self, sequences: Sequence[Generation]) -> Json:
-        usage = self.usage(sequences)
+    def _item_usage(self) -> Json:
+        usage = self.usage()
         return {
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": usage["prompt_tokens_details"],

@@ -20,7 +20,7 @@ from .answers import Answer, ChatAnswer, metrics
 from .bodies import Chat, Completion, GenerationBody, Responses
 from .engine import Engine
 from .errors import APIError
-from .generations import Event, Generation, merge_events
+from .generations import Event, merge_events
 from .grammar import MakeConstraint
 from .limits import Limits
 from .metrics import Metrics
@@ -68,34 +68,33 @@ class Exchange:
     """One request whose sequences are being written."""
 
     answer: Answer
-    sequences: list[Generation]
     facts: dict[str, Any]
     events: asyncio.Queue[Event]
 
     async def whole(self) -> Response:
-        events: list[list[Event]] = [[] for _ in self.sequences]
+        events: list[list[Event]] = [[] for _ in self.answer.sequences]
         while not all(own and own[-1].is_last for own in events):
             event = await self.events.get()
             if event.error is not None:
                 raise event.error
             events[event.index].append(event)
-        return Json(self.answer.whole(self.sequences, [merge_events(own) for own in events]))
+        return Json(self.answer.whole([merge_events(own) for own in events]))
 
     async def stream(self, event: Event) -> AsyncIterator[str]:
         """Yield the answer's server-sent events, which begin with this event."""
-        answer, left = self.answer, len(self.sequences)
-        for chunk in answer.opening_chunks(self.sequences):
+        answer, left = self.answer, len(self.answer.sequences)
+        for chunk in answer.opening_chunks():
             yield answer.to_event(chunk)
         while True:
             if event.error is not None:
                 note_error(self.facts, event.error)
                 yield answer.to_event(answer.error_chunk(event.error))
                 break
-            chunks = answer.chunks(self.sequences[event.index], event)
+            chunks = answer.chunks(event)
             if answer.parsed.stream.include_drafters and chunks and event.pieces:
                 chunks[0]["draftwise"] = {"pieces": [[piece.source, piece.text] for piece in event.pieces]}
             left -= event.is_last
-            for chunk in chunks if left else [*chunks, *answer.closing_chunks(self.sequences)]:
+            for chunk in chunks if left else [*chunks, *answer.closing_chunks()]:
                 yield answer.to_event(chunk)
             if not left:
                 break
@@ -104,15 +103,15 @@ class Exchange:
 
     def end(self, engine: Engine) -> None:
         """Note the outcome: the request is answered, refused, or its client has left."""
-        engine.abandon([sequence for sequence in self.sequences if not sequence.is_over])
-        usage = self.answer.usage(self.sequences)
+        sequences, usage = self.answer.sequences, self.answer.usage()
+        engine.abandon([sequence for sequence in sequences if not sequence.is_over])
         self.facts |= {
             "id": self.answer.id,
-            "texts": len(self.sequences),
+            "texts": len(sequences),
             "prompt_tokens": usage["prompt_tokens"],
             "tokens": usage["completion_tokens"],
-            "finished": sum(sequence.is_over for sequence in self.sequences),
-            "metrics": metrics(self.sequences),
+            "finished": sum(sequence.is_over for sequence in sequences),
+            "metrics": metrics(sequences),
         }
 
 
@@ -222,8 +221,8 @@ class Service:
 
         client = Client(address_of(request), body.safety_identifier or body.user or "")
         sequences = self.engine.submit(parsed.sequences, emit, self.limits.timeout, client)
-        answer = make_answer(parsed, self.model, self.parser.token_texts)
-        exchange = Exchange(answer, sequences, facts_of(request.scope), events)
+        answer = make_answer(parsed, sequences, self.model, self.parser.token_texts)
+        exchange = Exchange(answer, facts_of(request.scope), events)
         end, is_stream = partial(exchange.end, self.engine), False
         try:
             if not parsed.body.stream:
