@@ -183,7 +183,7 @@ def serve() -> Iterator[Callable[..., Served]]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
     """One server for tests that leave no trace."""
-    one = Served(simulated(), choice="everything")
+    one = Served(simulated(), clients_choose="everything")
     yield one
     one.close()
 

@@ -204,7 +204,7 @@ def test_a_step_that_fails_ends_its_texts_and_not_the_server(serve: Start) -> No
 
 def test_a_body_must_be_small_and_come_at_once(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "BODY_SECONDS", 0.2)
-    server = serve(body=1000)
+    server = serve(max_body=1000)
     answer = server.client.post("/v1/completions", content=b"x" * 1001)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "body_too_large")
     chunks = server.client.post("/v1/completions", content=iter([b"x" * 600] * 2))
@@ -216,7 +216,7 @@ def test_a_body_must_be_small_and_come_at_once(serve: Start, monkeypatch: pytest
 
 def test_all_bodies_together_are_bounded(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "ALL_BODIES", 1)
-    server = serve(body=1000)
+    server = serve(max_body=1000)
     with connected(server, HEAD + b"content-length: 990\r\n\r\n" + b" " * 980):
         body = {"model": MODEL, "prompt": "ab"}
         until(lambda: server.client.post("/v1/completions", json=body).status_code == 429)

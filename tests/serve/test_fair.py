@@ -157,7 +157,7 @@ POLICY, FEWER = {"policy": "static-4?drafter=good"}, {"max_length": 2, "drafters
     ],
 )
 def test_the_server_says_what_clients_may_choose(choice: str, taken: list[Any], refused: list[Any]) -> None:
-    reader = RequestParser(simulated(), Limits(choice=choice))
+    reader = RequestParser(simulated(), Limits(clients_choose=choice))
     body = {"model": MODEL, "prompt": "ab"}
     for speculative in taken:
         reader.parse_completion(Completion.model_validate(body | {"speculative": speculative}))
@@ -165,7 +165,7 @@ def test_the_server_says_what_clients_may_choose(choice: str, taken: list[Any], 
         with pytest.raises(APIError, match=r"^speculative.*(--clients-choose|a policy that learns)"):
             reader.parse_completion(Completion.model_validate(body | {"speculative": speculative}))
     with pytest.raises(UserError, match="nothing, bounds, everything"):
-        Limits(choice="some")
+        Limits(clients_choose="some")
 
 
 def test_a_client_is_an_address_and_the_user_that_it_names(serve: Callable[..., Served]) -> None:

@@ -42,7 +42,7 @@ def counts(server: Served) -> Counter[tuple[str, ...]]:
 
 
 def test_every_request_is_a_line_and_a_count(serve: Start, lines: Any) -> None:
-    server = serve(key="secret", body=1000)
+    server = serve(key="secret", max_body=1000)
     client = server.client
     client.get("/health")
     client.post(PATH, json=GOOD)

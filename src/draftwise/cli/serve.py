@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import warnings
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,11 +14,11 @@ from typing import Annotated, Any
 from typer import Option
 
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.serve.limits import Limits
 
 from .options import ModelOptions, PrefixCache
 
 PLACE: dict[str, Any] = {"rich_help_panel": "Address"}
-BOUNDS: dict[str, Any] = {"rich_help_panel": "Bounds"}
 KEY = "DRAFTWISE_API_KEY"
 
 
@@ -40,29 +40,10 @@ class AddressOptions:
     ] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundOptions:
-    """How much the server takes on."""
-
-    batch: Annotated[int, Option(help="Texts decoded together.", **BOUNDS)] = 8
-    queue: Annotated[int, Option(help="Texts that may wait; more are refused.", **BOUNDS)] = 64
-    window: Annotated[
-        int, Option(help="Longest text in tokens, with its prompt; 0: the target's window.", **BOUNDS)
-    ] = 0
-    max_body: Annotated[int, Option(help="Longest body of a request in bytes.", **BOUNDS)] = 4 << 20
-    timeout: Annotated[float, Option(help="Seconds that an answer may take.", **BOUNDS)] = 600.0
-    grace: Annotated[
-        float, Option(help="Seconds to finish running texts after SIGTERM; 0: cut them.", **BOUNDS)
-    ] = 30.0
-    clients_choose: Annotated[
-        str, Option(help="What clients may choose of speculation: nothing, bounds, everything.", **BOUNDS)
-    ] = "bounds"
-
-
 def serve(
     models: ModelOptions,
     address: AddressOptions,
-    bounds: BoundOptions,
+    limits: Limits,
     prefix_cache: PrefixCache = 1024.0,
     log_requests: Annotated[
         bool, Option("--log-requests/--no-log-requests", help="Log one line of JSON a request to stderr.")
@@ -82,9 +63,8 @@ def serve(
     draftwise serve --port 9000 --batch 4 --queue 16 --timeout 60
     draftwise serve --print-grafana > draftwise.json
     """
-    limits = _limits(bounds)
     if print_vllm:
-        print(_vllm(models, address, bounds))
+        print(_vllm(models, address, limits))
         return
     if print_grafana:
         print((files("draftwise.serve") / "grafana.json").read_text(encoding="utf-8"), end="")
@@ -114,7 +94,7 @@ def served_name(models: ModelOptions, address: AddressOptions) -> str:
     return address.name or (path.resolve().name if path.exists() else models.target)
 
 
-def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -> str:
+def _vllm(models: ModelOptions, address: AddressOptions, limits: Limits) -> str:
     """The command that serves the same target with vLLM: same drafters, policy and state file."""
     from draftwise import vllm_config
     from draftwise.models.load import locate
@@ -124,9 +104,9 @@ def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -
         raise UserError("--exact --print-vllm: vLLM has VLLM_BATCH_INVARIANT=1 for this; leave --exact out")
     target = str(locate(models.target)) if models.target.startswith("zoo:") else models.target
     words = ["vllm", "serve", target, "--host", address.host, "--port", str(address.port)]
-    words += ["--served-model-name", served_name(models, address), "--max-num-seqs", str(bounds.batch)]
-    if bounds.window:
-        words += ["--max-model-len", str(bounds.window)]
+    words += ["--served-model-name", served_name(models, address), "--max-num-seqs", str(limits.batch)]
+    if limits.window:
+        words += ["--max-model-len", str(limits.window)]
     if models.dtype != "auto":
         words += ["--dtype", models.dtype]
     drafters, policy = models.drafter_names, models.policy or ""
@@ -148,10 +128,3 @@ def _server() -> Any:
             raise
         raise UserError(f"draftwise serve needs {error.name}: pip install 'draftwise[serve]'") from None
     return run
-
-
-def _limits(bounds: BoundOptions) -> Any:
-    from draftwise.serve.limits import Limits
-
-    renamed = {"max_body": "body", "clients_choose": "choice"}
-    return Limits(**{renamed.get(name, name): value for name, value in asdict(bounds).items()})

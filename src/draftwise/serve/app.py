@@ -62,7 +62,7 @@ def make_app(
         if isinstance(route, APIRoute) and route.methods == {"GET"} and route.path != STREAM:
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     public = {"/health", "/ready", *page_files()}
-    app.add_middleware(RequestGuard, key=key, body=service.limits.body, public=public, hosts=hosts)
+    app.add_middleware(RequestGuard, key=key, body=service.limits.max_body, public=public, hosts=hosts)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]

@@ -264,7 +264,7 @@ class RequestParser:
         drafters = frozenset(self.decoder.loop.pool.drafters)
         if settings is None or settings is True:
             return {}
-        if self.limits.choice == "nothing":
+        if self.limits.clients_choose == "nothing":
             message = "speculative: clients choose nothing of it here (--clients-choose); leave it out"
             raise APIError(message, param="speculative")
         if settings is False or settings.policy == "none":
@@ -285,7 +285,7 @@ class RequestParser:
         def refuse(remedy: str) -> APIError:
             return APIError(f"speculative.policy={policy[:60]!r}: {remedy}", param="speculative")
 
-        if self.limits.choice != "everything":
+        if self.limits.clients_choose != "everything":
             raise refuse(
                 "clients choose max_length and drafters, or false, and no policy, unless the server is "
                 "started with --clients-choose everything"
