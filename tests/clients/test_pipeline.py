@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from transformers import TextIteratorStreamer, TextStreamer, pipeline
+from transformers import TextStreamer, pipeline
 
 TEXTS = ["The capital of France is", "Once upon a time, there was a little", "One, two, three,", "Why"]
 
@@ -46,12 +46,3 @@ def test_streamers(write: Any, drafted: Any, capsys: pytest.CaptureFixture[str])
         write(TEXTS[1], max_new_tokens=30, do_sample=False, streamer=streamer, **host)
         said.append(capsys.readouterr().out)
     assert said[0] == said[1] != ""
-
-
-def test_text_iterators(small: Any, tokenizer: Any, drafted: Any) -> None:
-    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True)
-    inputs = tokenizer(TEXTS[1], return_tensors="pt")
-    out = small.generate(
-        **inputs, max_new_tokens=20, do_sample=False, streamer=streamer, custom_generate=drafted
-    )
-    assert "".join(streamer) == tokenizer.decode(out[0, inputs["input_ids"].shape[1] :])

@@ -4,53 +4,42 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
 
-from tests.serve.conftest import MODEL, Served, line, simulated
+from tests.serve.conftest import MODEL, Served, line, server
+
+__all__ = ["server"]  # a fixture
 
 TEXT = "the quick brown fox"
 COMPLETION, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/responses"
-USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-ALWAYS = USAGE | {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
+ALWAYS: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 PARTS = [{"role": "user", "content": [{"type": "text", "text": TEXT}]}]
 ITEMS = [{"role": "user", "content": [{"type": "input_text", "text": TEXT}]}]
 CHUNK = {"max_tokens": 8, "ignore_eos": True}
+CHAT_CHUNK = {"max_completion_tokens": 8, "ignore_eos": True, "messages": PARTS}
 ROLES = ["system", "user", "assistant", "user", "assistant", "user"]
 RECORDED: dict[str, tuple[str, dict[str, Any]]] = {
     "guidellm": (COMPLETION, ALWAYS | CHUNK | {"prompt": TEXT}),
-    "guidellm chat": (CHAT, ALWAYS | {"max_completion_tokens": 8, "ignore_eos": True, "messages": PARTS}),
-    "guidellm responses": (
-        RESPONSES,
-        {"stream": True, "max_output_tokens": 8, "ignore_eos": True, "input": ITEMS},
-    ),
+    "guidellm chat": (CHAT, ALWAYS | CHAT_CHUNK),
+    "guidellm responses": (RESPONSES, {"max_output_tokens": 8, "ignore_eos": True, "input": ITEMS}),
     "vllm": (COMPLETION, USAGE | CHUNK | {"prompt": TEXT, "repetition_penalty": 1.0, "logprobs": None}),
-    "vllm chat": (CHAT, USAGE | {"messages": PARTS, "max_completion_tokens": 8, "ignore_eos": True}),
-    "aider": (
-        CHAT,
-        {"messages": [{"role": role, "content": TEXT} for role in ROLES], "stream": True, "temperature": 0},
-    ),
+    "vllm chat": (CHAT, USAGE | CHAT_CHUNK),
+    "aider": (CHAT, {"messages": [{"role": role, "content": TEXT} for role in ROLES], "temperature": 0}),
 }
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
-    one = Served(simulated())
-    yield one
-    one.close()
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_request_is_answered(server: Served, name: str) -> None:
     path, body = RECORDED[name]
-    with server.client.stream("POST", path, json={"model": MODEL} | body) as answer:
-        assert answer.status_code == 200, answer.read()
-        lines = [text.removeprefix("data: ") for text in answer.iter_lines() if text.startswith("data: ")]
-    chunks: list[Any] = [json.loads(text) for text in lines if text != "[DONE]"]
+    answer = server.client.post(path, json={"model": MODEL, "stream": True} | body)
+    assert answer.status_code == 200, answer.text
+    rows = [row.removeprefix("data: ") for row in answer.text.splitlines() if row.startswith("data: {")]
+    chunks: list[Any] = [json.loads(row) for row in rows]
     if path == RESPONSES:
         usage = chunks[-1]["response"]["usage"]
         said = "".join(one["delta"] for one in chunks if one["type"] == "response.output_text.delta")
@@ -66,11 +55,5 @@ def test_a_recorded_request_is_answered(server: Served, name: str) -> None:
     assert (len(usages) > 1) == name.startswith("guidellm")
 
 
-def test_what_load_testers_ask_besides(server: Served) -> None:
-    asked = server.client.post(
-        "/tokenize", json={"model": MODEL, "prompt": TEXT, "add_special_tokens": False}
-    )
-    assert asked.json()["count"] == len(TEXT)
-    for path in ("/health", "/v1/models", "/metrics"):
-        assert server.client.get(path).status_code == 200
-    assert "vllm:spec_decode_num_drafts_total" in server.client.get("/metrics").text
+def test_a_load_tester_counts_the_tokens_of_its_prompts(server: Served) -> None:
+    assert server.ask("/tokenize", prompt=TEXT, add_special_tokens=False)["count"] == len(TEXT)

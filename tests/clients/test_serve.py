@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -80,15 +78,6 @@ def test_openai_plain_and_streaming(client: Any, said: str) -> None:
     assert text == said and chunks[-1].usage.completion_tokens <= 12
     completion = client.completions.create(model=study.MODEL, prompt="Once", max_tokens=4, temperature=0.0)
     assert completion.choices[0].text and completion.usage.completion_tokens <= 4
-
-
-def test_openai_async(url: str, said: str) -> None:
-    async def all_of(n: int) -> list[str]:
-        async with openai.AsyncOpenAI(base_url=url, api_key="none", timeout=None) as client:
-            answers = [client.chat.completions.create(**ASKED) for _ in range(n)]
-            return [a.choices[0].message.content for a in await asyncio.gather(*answers)]
-
-    assert asyncio.run(all_of(5)) == [said] * 5
 
 
 def test_openai_logprobs(client: Any, said: str) -> None:
@@ -243,25 +232,3 @@ def test_litellm(url: str, said: str) -> None:
         [sys.executable, "-c", code, json.dumps(asked)], capture_output=True, text=True, env=env, check=False
     )
     assert out.stdout.strip() == said.strip(), out.stderr
-
-
-def test_llm(url: str, said: str, tmp_path: Any) -> None:
-    pytest.importorskip("llm")
-    models = f"- model_id: local\n  model_name: '{study.MODEL}'\n  api_base: '{url}'\n"
-    (tmp_path / "extra-openai-models.yaml").write_text(models)
-    prompt = ASKED["messages"][0]["content"]
-    for stream in ([], ["--no-stream"]):
-        command = [sys.executable, "-m", "llm", "-m", "local", "-n", prompt, *stream, "--key", "none"]
-        options = ["-o", "max_tokens", "12", "-o", "temperature", "0"]
-        env = os.environ | {"LLM_USER_PATH": str(tmp_path), "LLM_LOAD_PLUGINS": ""}
-        out = subprocess.run(command + options, capture_output=True, text=True, env=env, check=False)
-        assert out.stdout.strip() == said.strip(), out.stderr
-
-
-def test_curl(url: str, said: str) -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("no curl")
-    body = json.dumps(ASKED)
-    command = ["curl", "--noproxy", "*", "-s", f"{url}/chat/completions", "--json", body]
-    out = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(out.stdout)["choices"][0]["message"]["content"] == said

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Event as Flag
 from threading import Thread
 from typing import Any
@@ -12,19 +15,23 @@ import httpx
 import pytest
 
 pytest.importorskip("fastapi")
+pytest.importorskip("llguidance")
 
 import uvicorn
 
 from draftwise import Decoder, method
 from draftwise.serve.app import make_app
+from draftwise.serve.engine import Engine
 from draftwise.serve.limits import Limits
 from draftwise.serve.run import bind, make_config, names_of
+from draftwise.serve.sandbox import Vocabulary
 from draftwise.serve.service import Service
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from tests.cli.conftest import LETTERS, LINE, Letters, Sometimes, after
 
 MODEL = "letters"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 
 
 class Gated(SimTarget):
@@ -110,6 +117,52 @@ def until(true: Callable[[], Any]) -> None:
         time.sleep(0.01)
 
 
+def connected(server: Served, said: bytes = b"", buffer: int = 0) -> socket.socket:
+    """A connection by which something has been said."""
+    made = socket.socket()
+    if buffer:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    made.settimeout(60)
+    made.connect(("127.0.0.1", server.port))
+    made.sendall(said)
+    return made
+
+
+def asking(**body: Any) -> bytes:
+    """A request to `/v1/completions` as it is sent."""
+    told = json.dumps({"model": MODEL} | body).encode()
+    return HEAD + b"content-length: %d\r\n\r\n" % len(told) + told
+
+
+def vocabulary(tokens: Sequence[str], special: Sequence[int] = ()) -> Any:
+    """What llguidance reads of tokens that are these texts; the last ends a text, `special` ones are none."""
+    end, texts = len(tokens) - 1, [token.encode().hex() for token in tokens]
+    return Vocabulary({"tokens": texts, "special": [*special, end], "ends": [end]}).tokenizer
+
+
+@contextmanager
+def running(engine: Engine) -> Iterator[None]:
+    """The engine alone, without routes."""
+    engine.thread.start()
+    try:
+        yield
+    finally:
+        engine.stop(seconds=0)
+        engine.join()
+
+
+@pytest.fixture
+def long_models(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Two tiny models with a long window."""
+    from transformers import LlamaConfig
+
+    from tests import tiny
+
+    config = lambda: LlamaConfig(**tiny.COMMON | {"max_position_embeddings": 8192})  # noqa: E731
+    monkeypatch.setitem(tiny.CONFIGS, "long", config)
+    return tiny.model("long"), tiny.model("long", seed=1)
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Served]]:
     """Makes servers that end with the test."""
@@ -130,7 +183,7 @@ def serve() -> Iterator[Callable[..., Served]]:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
     """One server for tests that leave no trace."""
-    one = Served(simulated(), choice="everything")
+    one = Served(simulated(), clients_choose="everything")
     yield one
     one.close()
 

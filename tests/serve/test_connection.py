@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -10,37 +11,18 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi")
-
 from draftwise.serve import run
+from draftwise.serve.middleware import LOG
 
-from .conftest import MODEL, Served, line, until
+from .conftest import HEAD, Served, asking, connected, line, until
 
 Start = Callable[..., Served]
-HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 LARGE = {"prompt": "ab", "max_tokens": 200, "temperature": 0.0, "n": 2, "logprobs": 20}
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "PATIENCE", 0.1)
-
-
-def connected(server: Served, said: bytes = b"", buffer: int = 0) -> socket.socket:
-    """A connection by which something has been said."""
-    made = socket.socket()
-    if buffer:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    made.settimeout(60)
-    made.connect(("127.0.0.1", server.port))
-    made.sendall(said)
-    return made
-
-
-def asking(**body: Any) -> bytes:
-    """A request as it is sent."""
-    told = json.dumps({"model": MODEL} | body).encode()
-    return HEAD + b"content-length: %d\r\n\r\n" % len(told) + told
 
 
 def connections(server: Served) -> list[Any]:
@@ -68,7 +50,8 @@ def test_an_answer_may_take_longer(serve: Start) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_must_be_read(serve: Start, stream: bool) -> None:
+def test_an_answer_must_be_read(serve: Start, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger=LOG.name)
     server = serve()
     server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     with connected(server, asking(**LARGE, stream=stream), buffer=1024) as slow:
@@ -80,6 +63,8 @@ def test_an_answer_must_be_read(serve: Start, stream: bool) -> None:
         server.client.close()
         until(lambda: not connections(server) or not slow.recv(1))
     until(lambda: not server.engine.running)
+    reason = "slow_reader" if stream else "ok"  # a whole answer was handed over
+    until(lambda: any(f"'reason': '{reason}'" in record.getMessage() for record in caplog.records))
 
 
 def test_who_reads_much_in_each_while_gets_all(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:

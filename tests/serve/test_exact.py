@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -16,9 +17,6 @@ import torch
 from draftwise import Decoder, method
 from draftwise.core.sampling import Sampling
 from draftwise.models.load import load_model
-from draftwise.serve.engine import Engine
-from draftwise.serve.generations import GenerationRequest
-from draftwise.serve.limits import Limits
 from draftwise.testing import exact, markov, p_value
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -27,19 +25,29 @@ from studies.serve.local import serving
 from tests.cli.conftest import Letters
 from tests.effort import THOROUGH, drawn
 
-from .conftest import Served, until
-from .test_engine import Inbox
+from .conftest import Served
 
 Start = Callable[..., Served]
 P = np.random.default_rng(4).dirichlet([0.6] * 5, 5)
 LONG = "The quick brown fox jumps over the lazy dog and runs away from the barn. " * 30
 
 
-@pytest.fixture(scope="module")
-def busy() -> Any:
+class Busy:
     """The bundled target with good drafters and a bad one, behind a server."""
+
+    def __init__(self, url: str, service: Any) -> None:
+        self.url, self.service, self.decoder = url, service, service.decoder
+
+    def post(self, path: str, **body: Any) -> Any:
+        """The JSON of an answer, or of a refusal."""
+        asked = {"model": study.MODEL} | body
+        return httpx.post(f"{self.url}/v1/{path}", json=asked, timeout=None, trust_env=False).json()
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Busy]:
     with serving(study.busy(), study.MODEL, batch=4) as (url, service):
-        yield url, service
+        yield Busy(url, service)
 
 
 def test_texts_of_a_busy_server_are_those_of_a_single_client() -> None:
@@ -79,69 +87,35 @@ def test_sampled_texts_have_the_exact_law_under_load(serve: Start, settings: dic
     assert p_value(found, expected) > 1e-4
 
 
-def test_a_grammar_holds_with_drafts_and_without(busy: Any) -> None:
-    url, _ = busy
-    import httpx
-
-    schema = {"name": "one", "schema": study.SCHEMA}
-    body = {"model": study.MODEL, "messages": [{"role": "user", "content": "Who?"}], "max_tokens": 60, "n": 2}
-    form = {"response_format": {"type": "json_schema", "json_schema": schema}, "temperature": 0.0}
-    said = []
-    for speculative in (True, False):
-        answer = httpx.post(
-            f"{url}/v1/chat/completions",
-            json=body | form | {"speculative": speculative},
-            timeout=None,
-            trust_env=False,
-        ).json()
-        said += [choice["message"]["content"] for choice in answer["choices"]]
-    assert len(set(said)) == 1
-    found = json.loads(said[0])
-    assert (
-        found["name"] in ("Ann", "Bob", "Anna")
-        and type(found["age"]) is int
-        and set(found) == {"name", "age", "ok"}
-    )
-    wrong = form | {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "colour"}}}}
-    refused = httpx.post(f"{url}/v1/chat/completions", json=body | wrong, timeout=None, trust_env=False)
-    assert refused.status_code == 400 and "cannot be obeyed" in refused.json()["error"]["message"]
+def test_a_grammar_holds_with_drafts_and_without(busy: Busy) -> None:
+    asked = {"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 60, "n": 2, "temperature": 0.0}
+    form = {"type": "json_schema", "json_schema": {"name": "one", "schema": study.SCHEMA}}
+    answers = [
+        busy.post("chat/completions", **asked, response_format=form, speculative=speculative)
+        for speculative in (True, False)
+    ]
+    said = {choice["message"]["content"] for answer in answers for choice in answer["choices"]}
+    (found,) = map(json.loads, said)
+    assert found["name"] in ("Ann", "Bob", "Anna") and type(found["age"]) is int
+    assert set(found) == {"name", "age", "ok"}
 
 
 @pytest.mark.parametrize(
     ("form", "fits"),
     [
         ({"regex": "[ab]{3}"}, "[ab]{3}"),
-        (
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": ["a", "b"]}}}},
-            '"[ab]"',
-        ),
+        ({"structured_outputs": {"json": {"enum": ["a", "b"]}}}, '"[ab]"'),
     ],
     ids=["regex", "schema"],
 )
-def test_a_form_ends_the_text_although_eos_is_ignored(busy: Any, form: dict[str, Any], fits: str) -> None:
-    url, _ = busy
-    import httpx
-
-    body = {"model": study.MODEL, "prompt": "Once", "max_tokens": 40, "ignore_eos": True} | form
-    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=None, trust_env=False).json()
-    (choice,) = answer["choices"]
+def test_a_form_ends_the_text_although_eos_is_ignored(busy: Busy, form: dict[str, Any], fits: str) -> None:
+    (choice,) = busy.post("completions", prompt="Once", max_tokens=40, ignore_eos=True, **form)["choices"]
     assert re.fullmatch(fits, choice["text"]) and choice["finish_reason"] == "stop"
 
 
-def test_a_bias_leaves_one_token(busy: Any) -> None:
-    url, service = busy
-    import httpx
-
-    token = service.decoder.encode(" the", chat=False)[0]
-    body = {"model": study.MODEL, "prompt": "Once", "max_tokens": 3, "logit_bias": {str(token): 100}}
-    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=None, trust_env=False).json()
-    assert answer.get("choices", [answer])[0].get("text") == " the the the", answer
-
-
-def test_prompt_scores_are_the_models_own(busy: Any) -> None:
-    _, service = busy
-    ids = service.decoder.encode(LONG, chat=False)[:150]
-    found = [score for piece in service.decoder.loop.score(ids, 3) for score in piece]
+def test_prompt_scores_are_the_models_own(busy: Busy) -> None:
+    ids = busy.decoder.encode(LONG, chat=False)[:150]
+    found = [score for piece in busy.decoder.loop.score(ids, 3) for score in piece]
     with torch.inference_mode():
         logits = load_model(study.MODEL, dtype="float32")(torch.tensor([ids])).logits[0].log_softmax(-1)
     expected = [float(logits[k, token]) for k, token in enumerate(ids[1:])]
@@ -149,52 +123,18 @@ def test_prompt_scores_are_the_models_own(busy: Any) -> None:
     assert [score.tops[0][0] for score in found] == logits[:-1].argmax(-1).tolist()
 
 
-def test_a_common_beginning_is_read_once(busy: Any) -> None:
-    url, service = busy
-    import httpx
-
+def test_a_common_beginning_is_read_once(busy: Busy) -> None:
     system = {"role": "system", "content": LONG[:1000]}
     said, cached = [], []
-    for k, question in enumerate(("Who jumps?", "Where is the barn?", "Where is the barn?")):
+    for n, question in ((1, "Who jumps?"), (2, "Where is the barn?"), (1, "Where is the barn?")):
         asked = [system, {"role": "user", "content": question}]
-        body = {"model": study.MODEL, "messages": asked, "max_tokens": 6, "temperature": 0, "n": 1 + k % 2}
-        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=None, trust_env=False).json()
+        answer = busy.post("chat/completions", messages=asked, max_tokens=6, temperature=0, n=n)
         said.append((asked, [choice["message"]["content"] for choice in answer["choices"]]))
         cached.append(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
     prompt = answer["usage"]["prompt_tokens"]
     assert cached[0] < 20 and prompt - 30 < cached[1] <= cached[2] < prompt
     for asked, texts in said:
-        assert set(texts) == {service.decoder.generate(asked, max_new_tokens=6, temperature=0.0).text}
-    page = httpx.get(f"{url}/metrics", trust_env=False).text
+        assert set(texts) == {busy.decoder.generate(asked, max_new_tokens=6, temperature=0.0).text}
+    page = httpx.get(f"{busy.url}/metrics", trust_env=False).text
     hits = next(line for line in page.splitlines() if line.startswith("vllm:prefix_cache_hits_total"))
     assert float(hits.split()[-1]) >= 2 * cached[1] + cached[2]
-
-
-def test_a_long_prompt_is_read_between_the_steps_of_others(busy: Any) -> None:
-    _, service = busy
-    decoder = service.decoder
-    ids, short = decoder.encode(f"Now {LONG}", chat=False), decoder.encode("Once", chat=False)
-    engine, long, other = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
-    steps: list[bool] = []  # at each step, whether the long prompt is still being read
-    step = decoder.loop.step
-
-    def watched(requests: Any = None) -> Any:
-        steps.append(any(text.is_prefilling for text in engine.running))
-        return step(requests)
-
-    decoder.loop.step = watched
-    try:
-        engine.thread.start()
-        engine.submit([GenerationRequest(short, Sampling(max_new_tokens=40))], other, 600)
-        (text,) = engine.submit(
-            [GenerationRequest(ids, Sampling(max_new_tokens=4, eos=decoder.eos))], long, 600
-        )
-        until(lambda: long.ends() and other.ends())
-    finally:
-        decoder.loop.step = step
-        engine.stop(seconds=0)
-        engine.join()
-    pieces = (len(ids) - 1) // decoder.loop.target.chunk
-    assert pieces >= 3 and steps.count(True) >= pieces - 1
-    alone = decoder.generate(ids, max_new_tokens=4).token_ids
-    assert text.request is not None and text.request.tokens[len(ids) :] == alone

@@ -10,7 +10,9 @@ import pytest
 from draftwise import Decoder, method
 from draftwise.core.arms import Arm
 from draftwise.core.sampling import Sampling
+from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import UserError
+from draftwise.models.runner import PassInput
 from draftwise.serve.bodies import Completion
 from draftwise.serve.engine import Engine
 from draftwise.serve.errors import APIError
@@ -19,13 +21,11 @@ from draftwise.serve.limits import Limits
 from draftwise.serve.requests import RequestParser
 from draftwise.serve.schedule import PLAIN_EVERY, SLOWDOWN, Client, DraftLimit, give_row
 from draftwise.targets.hf import HFTarget
-from tests import tiny
 from tests.cli.conftest import Letters
-from tests.tiny import COMMON
+from tests.tiny import VOCAB
 
-from .conftest import MODEL, Served, simulated, until
+from .conftest import MODEL, Served, running, simulated, until
 from .test_engine import Inbox, wishes
-from .test_stall import alone
 
 LONG = 1000  # tokens of a prompt
 
@@ -79,13 +79,9 @@ def test_one_client_does_not_fill_the_queue() -> None:
         engine.submit(wishes(1), Inbox(), 60, Client("c"))
 
 
-def test_a_short_request_waits_for_no_long_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_request_waits_for_no_long_prompts(long_models: tuple[Any, Any]) -> None:
     """One request of three long prompts has all rows; a short one begins after two more pieces of them."""
-    from transformers import LlamaConfig
-
-    config = lambda: LlamaConfig(**COMMON | {"max_position_embeddings": 4096})  # noqa: E731
-    monkeypatch.setitem(tiny.CONFIGS, "long", config)
-    made = tiny.model("long")
+    made, _ = long_models
     target = HFTarget(made)
     engine = Engine(Decoder(target, {}, method("none", []), Letters(), seed=1), Limits(batch=2))
     long, short, reads, first = Inbox(), Inbox(), [0], []
@@ -104,10 +100,8 @@ def test_a_short_request_waits_for_no_long_prompts(monkeypatch: pytest.MonkeyPat
     target.read = reading  # type: ignore[method-assign]
     prompts = [[3 + (i + k) % 19 for i in range(LONG)] for k in range(3)]
     engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=4)) for prompt in prompts], long, 600)
-    engine.thread.start()
-    until(lambda: len(long.ends()) == 3 and short.ends())
-    engine.stop(seconds=0)
-    engine.join()
+    with running(engine):
+        until(lambda: len(long.ends()) == 3 and short.ends())
     assert first[0] <= 5 + 3 and reads[0] > 3 * LONG // (target.piece + 17)
     assert first[-1] <= first[0] + 2 * 8, "one piece, or two, between its tokens"
     assert short.text() == alone(made, [5, 6, 7] * 10, 8)
@@ -132,10 +126,8 @@ def test_drafts_that_a_client_chose_take_little_of_the_others_time(monkeypatch: 
     wish = GenerationRequest([0, 1], Sampling(max_new_tokens=380), arm=Arm("bad", 16))
     engine.submit([wish], chosen, 600)
     engine.submit(wishes(tokens=100), other, 600)
-    engine.thread.start()
-    until(lambda: chosen.ends())
-    engine.stop(seconds=0)
-    engine.join()
+    with running(engine):
+        until(lambda: chosen.ends())
     beside, apart = widths[1:101], widths[101:]  # the first step begins before the other text
     assert max(beside) == 3 and beside.count(3) <= 34, "it tries a longer one, and goes back"
     assert sum(1.0 + width / 8 for width in beside) < SLOWDOWN * 100
@@ -165,7 +157,7 @@ POLICY, FEWER = {"policy": "static-4?drafter=good"}, {"max_length": 2, "drafters
     ],
 )
 def test_the_server_says_what_clients_may_choose(choice: str, taken: list[Any], refused: list[Any]) -> None:
-    reader = RequestParser(simulated(), Limits(choice=choice))
+    reader = RequestParser(simulated(), Limits(clients_choose=choice))
     body = {"model": MODEL, "prompt": "ab"}
     for speculative in taken:
         reader.parse_completion(Completion.model_validate(body | {"speculative": speculative}))
@@ -173,7 +165,7 @@ def test_the_server_says_what_clients_may_choose(choice: str, taken: list[Any], 
         with pytest.raises(APIError, match=r"^speculative.*(--clients-choose|a policy that learns)"):
             reader.parse_completion(Completion.model_validate(body | {"speculative": speculative}))
     with pytest.raises(UserError, match="nothing, bounds, everything"):
-        Limits(choice="some")
+        Limits(clients_choose="some")
 
 
 def test_a_client_is_an_address_and_the_user_that_it_names(serve: Callable[..., Served]) -> None:
@@ -191,3 +183,106 @@ def test_a_client_is_an_address_and_the_user_that_it_names(serve: Callable[..., 
     proxied = {"model": MODEL, "prompt": "ab", "max_tokens": 1, "user": "z"}
     server.client.post("/v1/completions", json=proxied, headers={"x-forwarded-for": "192.0.2.7"})
     assert clients == [("127.0.0.1", ""), ("127.0.0.1", "x"), ("127.0.0.1", "y"), ("192.0.2.7", "z")]
+
+
+# -- one long prompt: tokens that are read between two rounds of others ----------------------------------
+
+LENGTH = 2500
+LEFT = 17  # tokens of a prompt that are read together with the pass of all
+
+
+class Clock:
+    """Seconds that are tokens: a piece takes one for each of its tokens, and a round `round` more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, round: int = 0) -> None:
+        self.now, self.round = 0, round
+        monkeypatch.setattr("draftwise.serve.engine.perf_counter", lambda: float(self.now))
+
+
+def alone(made: Any, prompt: list[int], n: int) -> str:
+    """The text of plain decoding."""
+    decoder = Decoder(HFTarget(made), {}, method("none", []), Letters(), seed=1)
+    return decoder.generate(prompt, max_new_tokens=n).text
+
+
+def test_between_two_rounds_of_a_text_one_piece_is_read(
+    long_models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, small = long_models
+    clock = Clock(monkeypatch)
+    target, drafter = HFTarget(made), LMDrafter(small, VOCAB)
+    events: list[tuple[str, int]] = []
+
+    def watch(rows: Any, who: str) -> None:
+        forward = rows.forward
+
+        def fed(given: PassInput) -> Any:
+            events.append((who, sum(map(len, given.tokens))))
+            clock.now += events[-1][1]
+            return forward(given)
+
+        rows.forward = fed
+
+    watch(target.runner, "target")
+    watch(drafter.runner, "drafter")
+    chosen = method("static-2", ["lm"])
+    decoder = Decoder(target, {"lm": drafter}, chosen, Letters(), seed=1)
+    engine, long, other = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
+    step, prompt = decoder.loop.step, [3 + i % 19 for i in range(LENGTH)]
+
+    def stepped(requests: Any = None) -> Any:
+        events.append(("round", 0))
+        return step(requests)
+
+    with running(engine):
+        (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
+        until(lambda: text.stats.rounds > 2)
+        written, decoder.loop.step = text.stats.rounds, stepped  # type: ignore[method-assign]
+        (asked,) = engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=80))], long, 600)
+        until(lambda: long.ends())
+        rounds = text.stats.rounds - written
+    read = {who: sum(n for name, n in events if name == who) for who in ("target", "drafter")}
+    assert min(read.values()) > LENGTH, "both models read all of it"
+    assert rounds > 2 * (LENGTH // target.piece), "the other text was written meanwhile"
+    most, since = 0, 0
+    for who, n in events:
+        since = 0 if who == "round" else since + n
+        most = max(most, since)
+    # A piece of the target and one of the drafter; in the round the drafts of both texts, and their passes.
+    assert target.piece <= most <= target.piece + drafter.chunk + 2 * (LEFT + 2 * 3)
+    reads = [k for k, (who, n) in enumerate(events) if who == "drafter" and n == drafter.chunk]
+    ends = max(k for k, (who, n) in enumerate(events) if who == "target" and n == target.piece)
+    assert reads[-1] > ends, "it was written before its drafter had read it"
+    assert asked.stats.drafted and long.text() == alone(long_models[0], prompt, 80), "then it was drafted for"
+
+
+@pytest.mark.parametrize(("waiting", "pieces"), [(1, 2), (3, 4)])
+def test_reading_has_its_part_of_the_time(
+    long_models: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, waiting: int, pieces: int
+) -> None:
+    """A round takes as long as two pieces: the more texts wait, the more is read between two, to a bound."""
+    target = HFTarget(long_models[0])
+    clock = Clock(monkeypatch, 2 * target.chunk)
+    monkeypatch.setattr("draftwise.serve.engine.PREFILL_SECONDS", 4 * target.chunk)
+    decoder = Decoder(target, {}, method("none", []), Letters(), seed=1)
+    engine, long, other = Engine(decoder, Limits(batch=8)), Inbox(), Inbox()
+    read, step, counts = target.read, decoder.loop.step, [0]
+
+    def reading(request: Any, others: Any) -> bool:
+        clock.now += target.chunk
+        counts[-1] += 1
+        return read(request, others)
+
+    def stepped(requests: Any = None) -> Any:
+        clock.now += clock.round
+        counts.append(0)
+        return step(requests)
+
+    target.read, decoder.loop.step = reading, stepped  # type: ignore[method-assign]
+    prompts = [[3 + (i + k) % 19 for i in range(LENGTH)] for k in range(waiting)]
+    with running(engine):
+        (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
+        until(lambda: text.stats.rounds > 2)
+        engine.submit([GenerationRequest(one, Sampling(max_new_tokens=1)) for one in prompts], long, 600)
+        until(lambda: len(long.ends()) == waiting)
+    assert max(counts) == pieces and sum(counts) >= waiting * (LENGTH // (target.chunk + LEFT))

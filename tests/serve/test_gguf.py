@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("llguidance")
 pytest.importorskip("llama_cpp")
 
 from draftwise import Decoder
@@ -45,10 +44,6 @@ def test_a_schema_is_obeyed(gguf: Served, speculative: bool) -> None:
     answer = gguf.chat("Who?", response_format=form, max_tokens=60, speculative=speculative)
     person = json.loads(answer["choices"][0]["message"]["content"])
     assert person["name"] in ("Ann", "Bob") and person["age"] in (10, 20)
-
-
-def test_a_regex_and_a_grammar_are_obeyed(gguf: Served) -> None:
-    assert gguf.complete("Say:", regex="(ab|cd){3}")["choices"][0]["text"] in ("ababab", "cdcdcd")
 
 
 def test_a_required_call_is_written(gguf: Served) -> None:

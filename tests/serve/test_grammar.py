@@ -1,24 +1,31 @@
-"""Grammars that cost too much are refused, and everyone else is served."""
+"""Grammars that cost too much, or grow, are refused, and everyone else is served."""
 
 from __future__ import annotations
 
+import ctypes
 import json
+from collections.abc import Callable
+from math import inf
 from random import Random
 from typing import Any
 
+import llguidance
 import pytest
 import torch
 
-pytest.importorskip("llguidance")
-
 from draftwise import Decoder
+from draftwise.core.roles import TokenMask
 from draftwise.errors import UserError
 from draftwise.serve import grammar as grammars
 from draftwise.serve import sandbox
 from draftwise.serve.bodies import Completion
+from draftwise.serve.constraint import MAX_MASKS, Constraint
 from draftwise.serve.errors import APIError
 from draftwise.serve.grammar import Grammars
-from studies.serve.local import counting
+from studies.serve.local import counting, resident
+from tests.effort import THOROUGH
+
+from .conftest import MODEL, vocabulary
 
 NUMBERS = {f"p{i}": {"type": ["number", "null"]} for i in range(1500)}
 DEAR = {
@@ -135,3 +142,186 @@ def test_json_has_no_endless_white_space(made: Grammars, decoder: Decoder) -> No
     for text, good in (('{"a": [1, 2], "b": {"c": null}}', True), ('{"a":  1', False), ("{\n", False)):
         ids = decoder.tokenizer.encode(text, add_special_tokens=False)
         assert (made.compile(("json", ""))().matcher.try_consume_tokens(ids) == len(ids)) == good
+
+
+LEVELS = (3, 6, 10, 18, 24, 40)
+LEAVES: tuple[Any, ...] = (
+    {"type": "string", "pattern": "a+"},
+    {"type": "array", "items": {"type": "number", "minimum": 0.5}},
+    {"anyOf": [{"type": "string", "format": "date"}, {"type": "object"}]},
+)
+PLACES: tuple[Callable[[Any], dict[str, Any]], ...] = (
+    lambda ref: {"allOf": [ref, ref]},
+    lambda ref: {"allOf": [{"anyOf": [ref, {"minItems": 1}]}, {"anyOf": [ref, {"maxItems": 9}]}]},
+    lambda ref: {"properties": {"x": {"allOf": [ref, ref]}, "y": ref | {"minItems": 1}}},
+    lambda ref: {"patternProperties": {"^a": ref | {"type": "object"}, "^b": ref | {"maxItems": 3}}},
+    lambda ref: {"prefixItems": [ref | {"type": "array"}, ref, ref | {"type": "array"}], "items": False},
+    lambda ref: {"items": ref, "minItems": 20, "maxItems": 50},
+)
+# Each makes a rule of the next level's name; the words of a terminal are written in capitals.
+RULES = ("{0} {0}", "{0} | {0} {0}", "({0} {0}){{1,40}}", "({0} | /[a-z]+/)*", "{0}{{0,60}}")
+MARKED = ("{0} {0}", "{0}{{1,40}}", "/[ab]{{1,9}}/ {0}", "({0} & /[a-f]{{1,30}}/)", "~{0}")
+PARTS = ("({0}){{1,40}}", "({0}|b{0})", "({0}{0})", r"(\p{{L}}|{0}){{0,30}}", "(.*{0}.{{9}})")
+
+
+def growing(draw: Random) -> dict[str, Any]:
+    """The field of a body that asks for a form which grows."""
+    levels, kind = draw.choice(LEVELS), draw.randrange(4)
+    if kind == 0:
+        text = "a"
+        for _ in range(levels):
+            longer = draw.choice(PARTS).format(text)
+            text = longer if len(longer) < 20_000 else text
+        return {"regex": text}
+    if kind == 1:
+        name, choices = draw.choice([("T", MARKED), ("r", RULES)])
+        rules = [f"{name}{n}: {draw.choice(choices).format(f'{name}{n + 1}')}" for n in range(levels)]
+        return {"grammar": "\n".join([f"start: {name}0", *rules, f'{name}{levels}: "a"'])}
+    place = draw.choice(PLACES)
+    defs = {
+        f"a{n}": (place if kind == 2 else draw.choice(PLACES))({"$ref": f"#/$defs/a{n + 1}"})
+        for n in range(levels)
+    }
+    schema = {"$ref": "#/$defs/a0", "$defs": defs | {f"a{levels}": draw.choice(LEAVES)}}
+    form = {"name": "a", "schema": schema, "strict": draw.random() < 0.7}
+    return {"response_format": {"type": "json_schema", "json_schema": form}}
+
+
+def test_what_grows_takes_no_memory_and_breaks_no_server(serve: Any, tokenizer: Any) -> None:
+    server, before = serve(counting(tokenizer)), resident()
+    for k in range(5000 if THOROUGH else 12):
+        body = {"model": MODEL, "prompt": "ab", "max_tokens": 1, **growing(Random(f"test {k}"))}
+        answer = server.client.post("/v1/completions", json=body)
+        assert answer.status_code in (200, 400), (body, answer.text)
+        said = answer.json().get("error", {}).get("message", "")
+        assert "\n" not in said and "NoExtension" not in said and len(said) < 400
+    assert resident() - before < 1 << 30
+
+
+# -- a grammar as a constraint: asked about places in any order, it always says the same -----------------
+
+LETTERS = [*'abcdefghij{}[]":, 0123456789', "name", '":', "ab", "<end>"]
+END = len(LETTERS) - 1
+GRAMMAR = 'start: "{" item ("," item)* "}"\nitem: "name" ":" /[a-c]+/ | "ab" /[0-9]/'
+NOT_A = "start: T\nT: ~/a+/"
+PROMPT = [1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Any:
+    return llguidance.LLMatcher(vocabulary(LETTERS), GRAMMAR)
+
+
+def fresh(compiled: Any) -> Constraint:
+    return Constraint(compiled, len(LETTERS), {END})
+
+
+def free(constraint: Constraint, text: list[int], ahead: list[int]) -> list[int]:
+    row = constraint.mask(text, len(PROMPT), ahead, torch.zeros(len(LETTERS) + 9))
+    return [token for token, value in enumerate(row.tolist()) if value > -inf]
+
+
+def walk(compiled: Any, rng: Random, n: int) -> list[int]:
+    """An answer, drawn."""
+    constraint, text = fresh(compiled), list(PROMPT)
+    while len(text) < len(PROMPT) + n and text[-1] != END:
+        text.append(rng.choice(free(constraint, text, [])))
+    return text[len(PROMPT) :]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_places_come_in_any_order(compiled: Any, seed: int) -> None:
+    """Drafts that are rejected, places of before, and calls as a processor in between."""
+    rng = Random(seed)
+    answer, other = walk(compiled, rng, 60), walk(compiled, rng, 60)
+    truth = [free(fresh(compiled), PROMPT, answer[:n]) for n in range(len(answer) + 1)]
+    constraint = fresh(compiled)
+    assert isinstance(constraint, TokenMask)
+    for n in range(len(answer)):
+        text = [*PROMPT, *answer[:n]]
+        for _ in range(3):
+            at = rng.randrange(n + 1)  # as a recorder may ask
+            ahead = (answer[at:] if rng.random() < 0.5 else other)[: rng.randrange(5)]
+            said = free(constraint, text[: len(PROMPT) + at], ahead)
+            if ahead == answer[at : at + len(ahead)]:
+                assert said == truth[at + len(ahead)]
+        assert constraint.allows(text, len(PROMPT), [], answer[n])
+        wrong = next(token for token in range(len(LETTERS)) if token not in truth[n])
+        assert not constraint.allows(text, len(PROMPT), [], wrong)
+        only = constraint.only(text, len(PROMPT), [])
+        assert only == (truth[n][0] if len(truth[n]) == 1 else -1)
+        scores = constraint(torch.tensor([text]), torch.zeros(1, len(LETTERS) + 5))
+        assert [t for t, value in enumerate(scores[0].tolist()) if value > -inf] == truth[n]
+        assert len(constraint.masks) <= MAX_MASKS
+
+
+def test_after_its_end_anything_goes(compiled: Any) -> None:
+    constraint, end = fresh(compiled), [LETTERS.index(c) for c in ("{", "ab", "0", "}")]
+    text = [*PROMPT, *end, END]
+    for n in range(len(PROMPT), len(text) + 1):
+        scores = constraint(torch.tensor([text[:n]]), torch.zeros(1, len(LETTERS)))
+    assert (scores == 0).all() and constraint.only(text, len(PROMPT), []) == -1
+    assert constraint.allows(text, len(PROMPT), [], 5) and free(constraint, text, [4, 4]) != []
+    constraint(torch.tensor([[*text, 5, 6]]), torch.zeros(1, len(LETTERS)))
+    assert constraint.only(text[:-1], len(PROMPT), []) == END, "it was taken back"
+
+
+def test_a_committed_token_that_does_not_fit_is_an_error(compiled: Any) -> None:
+    constraint = fresh(compiled)
+    constraint(torch.tensor([PROMPT]), torch.zeros(1, len(LETTERS)))
+    with pytest.raises(ValueError, match="token 0 does not fit"):
+        constraint(torch.tensor([[*PROMPT, 0]]), torch.zeros(1, len(LETTERS)))
+
+
+def test_a_grammar_that_takes_too_long_ends_its_text(compiled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwise.serve.constraint.SECONDS_PER_TOKEN", -1.0)
+    constraint = fresh(compiled)
+    with pytest.raises(UserError, match="a token: make it simpler"):
+        constraint(torch.tensor([PROMPT]), torch.zeros(1, len(LETTERS)))
+
+
+def test_what_is_no_text_is_not_allowed_where_a_grammar_allows_all_but_something() -> None:
+    tokens = vocabulary(["<call>", "a", "b", "<end>"], special=[0])
+    for source, text, allowed in (
+        (NOT_A, [1], [1, 2]),
+        (NOT_A, [1, 2], [1, 2, 3]),
+        ("start: <[0]>", [0], [3]),
+    ):
+        constraint = Constraint(llguidance.LLMatcher(tokens, source), 4, {3}, [0, 3])
+        for n in range(len(text) + 1):
+            scores = constraint(torch.tensor([[1, *text[:n]]]), torch.zeros(1, 4))
+        assert scores[0].isfinite().nonzero().flatten().tolist() == allowed
+
+
+class Fragile:
+    """A matcher that allows all tokens, and is broken by token 7 as llguidance by one that is too much."""
+
+    broken = False
+
+    def deep_copy(self) -> Fragile:
+        return Fragile()
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        self.broken |= 7 in tokens
+        return 0 if self.broken else len(tokens)
+
+    def rollback(self, n: int) -> None:
+        assert not self.broken
+
+    def unsafe_compute_mask_ptr(self, at: int, size: int) -> None:
+        ctypes.memset(at, 0 if self.broken else 255, size)
+
+    def is_error(self) -> bool:
+        return self.broken
+
+    def get_error(self) -> str:
+        return "Too many items"
+
+
+def test_a_drafted_token_that_is_too_much_costs_no_text() -> None:
+    constraint, scores = Constraint(Fragile(), 9, {8}), torch.zeros(1, 9)
+    constraint(torch.tensor([[1]]), scores)
+    assert not constraint.allows([1, 2], 1, [3], 7)
+    assert constraint(torch.tensor([[1, 2, 4]]), scores)[0].isfinite().all()
+    with pytest.raises(UserError, match="the grammar ends the text: Too many items"):
+        constraint(torch.tensor([[1, 2, 4, 7]]), scores)

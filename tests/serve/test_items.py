@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi")
 pytest.importorskip("openai")
 
 from openai.types.responses import ResponseStreamEvent
@@ -15,10 +14,9 @@ from pydantic import TypeAdapter
 
 from draftwise.generation.text import Piece
 from draftwise.serve.bodies import Responses
-from draftwise.serve.chats import as_chat
 from draftwise.serve.generations import Event
 from draftwise.serve.requests import ParsedRequest
-from draftwise.serve.responses import ItemAnswer
+from draftwise.serve.responses import ItemAnswer, as_chat
 from draftwise.serve.tools import AnswerPart
 
 NAMES: Any = SimpleNamespace(count=len)  # a letter is a token
@@ -34,28 +32,20 @@ def test_the_form_of_a_text_is_as_strict_as_it_says(strict: bool | None) -> None
     assert asked.json_schema.strict is strict and asked.json_schema.schema_ == SCHEMA
 
 
-def test_tokens_that_were_not_read_again_are_counted() -> None:
-    body = Responses.model_validate({"model": "m", "input": "Hi"})
-    answer = ItemAnswer(ParsedRequest([], 40, True, False, True, False, 1), "m", NAMES, body=body)
-    text: Any = SimpleNamespace(index=0, cached_tokens=32, stats=SimpleNamespace(tokens=5))
-    used = answer._item_usage([text])
-    assert used["input_tokens_details"] == {"cached_tokens": 32}
-    assert (used["input_tokens"], used["output_tokens"], used["total_tokens"]) == (40, 5, 45)
-
-
 def test_reasoning_is_an_item_of_its_own() -> None:
     class Thinker:
         def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
             return [AnswerPart(reasoning=text)] if text.islower() else [AnswerPart(text)]
 
     body = Responses.model_validate({"model": "m", "input": "Hi"})
-    asked = ParsedRequest([], 40, True, True, True, False, 1, make_parser=Thinker)
-    answer = ItemAnswer(asked, "m", NAMES, body=body)
-    text: Any = SimpleNamespace(index=0, cached_tokens=0, stats=SimpleNamespace(tokens=9))
+    asked = ParsedRequest(as_chat(body), [], make_parser=Thinker)
+    stats, spec = SimpleNamespace(tokens=9), SimpleNamespace(prompt=[0] * 40)
+    text = SimpleNamespace(index=0, cached_tokens=32, stats=stats, spec=spec)
+    answer = ItemAnswer(asked, [text], "m", NAMES, request=body)
     told = []
     for said, reason in (("so ", ""), ("it is", ""), ("WELL", "eos")):
         pieces = [Piece(said, "target")]
-        told += answer.chunks(text, Event(0, pieces, finish_reason=reason), first=False)
+        told += answer.chunks(Event(0, pieces, finish_reason=reason))
     kinds = [event["type"].removeprefix("response.") for event in told]
     opened, closed = ["output_item.added", "content_part.added"], ["content_part.done", "output_item.done"]
     thought = [*opened, *["reasoning_text.delta"] * 2, "reasoning_text.done", *closed]
@@ -66,7 +56,13 @@ def test_reasoning_is_an_item_of_its_own() -> None:
     thinking, message = answer.output
     assert (thinking["type"], thinking["content"][0]["text"]) == ("reasoning", "so it is")
     assert (message["type"], message["content"][0]["text"]) == ("message", "WELL")
-    assert answer._item_usage([text])["output_tokens_details"] == {"reasoning_tokens": len("so it is")}
+    assert answer._item_usage() == {
+        "input_tokens": 40,
+        "input_tokens_details": {"cached_tokens": 32},
+        "output_tokens": 9,
+        "output_tokens_details": {"reasoning_tokens": len("so it is")},
+        "total_tokens": 49,
+    }
     items = [{"role": "user", "content": "Hi"}, thinking, message, {"role": "user", "content": "And?"}]
     again = as_chat(Responses.model_validate({"model": "m", "input": items}))
     assert [one.content for one in again.messages] == ["Hi", "WELL", "And?"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
@@ -14,15 +13,17 @@ from typing import Any
 import pytest
 
 from draftwise.core.arms import Arm, Decision
+from draftwise.core.roles import Values
 from draftwise.core.round import Round, Seconds
-from draftwise.serve import live
+from draftwise.serve import live, metrics, snapshot
 from draftwise.serve.errors import APIError
 from draftwise.serve.limits import Limits
-from draftwise.serve.live import Frames, Live, check_origin, page_files
+from draftwise.serve.live import check_origin, page_files
 from draftwise.serve.service import Service
-from draftwise.serve.snapshot import RoundLog, Snapshots
+from draftwise.serve.snapshot import Reading, RoundLog, Snapshots
 
 from .conftest import MODEL, Served, line, simulated, until
+from .test_routes import events
 
 Start = Callable[..., Served]
 
@@ -47,7 +48,7 @@ def strips(server: Served) -> list[Any]:
     return [one for one in server.engine.observers if isinstance(one, RoundLog)]
 
 
-# -- the files ---------------------------------------------------------------------------------------------
+# -- the files -------------------------------------------------------------------------------------------
 
 
 def test_the_page_needs_nothing_but_its_own_files(server: Served) -> None:
@@ -82,7 +83,7 @@ def test_with_a_key_the_page_opens_and_its_data_do_not(serve: Start) -> None:
         assert server.client.get(path).status_code == 401
 
 
-# -- what it costs -----------------------------------------------------------------------------------------
+# -- what it costs ---------------------------------------------------------------------------------------
 
 
 def test_while_none_looks_the_engine_does_nothing_for_the_page(serve: Start) -> None:
@@ -108,90 +109,29 @@ def test_many_who_ask_at_once_get_one_state(serve: Start, monkeypatch: pytest.Mo
     assert [server.client.get("/stats").json()["number"] for _ in range(5)] == [1] * 5
 
 
-def test_what_is_not_taken_in_time_is_lost_and_counted(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_are_too_many_to_keep_are_lost_and_counted(
+    serve: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("draftwise.serve.snapshot.MAX_ROUNDS", 5)
     server = serve()
     kept = RoundLog(server.engine)
     server.engine.observers = [kept]
     server.complete(max_tokens=40, speculative=False)
     until(lambda: kept.added == 41)
-    cells, lost = kept.take()
-    assert (len(cells), lost) == (5, 36)
-    assert kept.take() == ([], 0)
+    rows, lost, number = kept.rows_since(2)
+    assert (len(rows), lost, number) == (5, 34, 41)
+    assert kept.rows_since(39) == (rows[-2:], 0, 41) and kept.rows_since(41) == ([], 0, 41)
 
 
-def looked(check: Callable[[Live], Awaitable[None]]) -> None:
-    """Run a check beside an engine in its own thread."""
-    service = Service(simulated(), MODEL, Limits())
-
-    async def run() -> None:
-        service.engine.thread.start()
-        try:
-            await asyncio.wait_for(check(Live(service)), 60)
-        finally:
-            service.engine.stop(seconds=0)
-            service.engine.join()
-            service.reading.shutdown()
-
-    asyncio.run(run())
-
-
-def test_a_late_reader_misses_old_frames_and_the_rest_stay_few() -> None:
-    async def check(page: Live) -> None:
-        page.join()
-        frames = page.watch()
-        first = number(await anext(frames))
-        while page.count < first + 3 * live.MAX_FRAMES:
-            await asyncio.sleep(0.01)
-        assert len(page.frames) == live.MAX_FRAMES
-        newest = page.count
-        assert number(await anext(frames)) == newest - live.MAX_FRAMES + 1
-        page.leave()
-
-    looked(check)
-
-
-def number(frame: str) -> int:
-    found = re.search(r"^id: (\d+)$", frame, flags=re.M)
-    assert found
-    return int(found[1])
-
-
-def test_a_reader_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "PATIENCE", 0.05)
-    sent: list[str] = []
-
-    async def receive() -> Any:
-        await asyncio.sleep(3600)
-
-    async def send(message: Any) -> None:
-        sent.append(message["type"])
-        if len(sent) > 2:
-            await asyncio.sleep(3600)
-
-    async def check(page: Live) -> None:
-        await Frames(page)({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
-        assert (page.viewers, page.ticking) == (0, None)
-
-    looked(check)
-    assert sent == ["http.response.start", "http.response.body", "http.response.body"]
-
-
-def test_a_server_that_stops_ends_every_stream() -> None:
-    async def check(page: Live) -> None:
-        page.join()
-        frames = page.watch()
-        await anext(frames)
-        page.engine.stop(seconds=0)
-        async for _ in frames:
-            pass  # what was made before
-        assert page.ticking is not None and page.ticking.done()
-        with pytest.raises(APIError, match="stopping"):
-            page.join()
-        page.leave()
-        assert not [one for one in page.engine.observers if isinstance(one, RoundLog)]
-
-    looked(check)
+def test_a_server_that_stops_ends_every_stream(serve: Start) -> None:
+    server = serve()
+    with watching(server) as frames:
+        next(frames)
+        server.engine.stop(seconds=0)
+        assert len(list(frames)) < 1000
+    until(lambda: not strips(server))
+    refused = server.client.get("/live")
+    assert refused.status_code == 503 and "stopping" in refused.text
 
 
 def test_pages_of_other_sites_may_not_watch() -> None:
@@ -237,7 +177,7 @@ def test_only_so_many_may_watch(serve: Start, monkeypatch: pytest.MonkeyPatch) -
         next(again)
 
 
-# -- what it tells -----------------------------------------------------------------------------------------
+# -- what it tells ---------------------------------------------------------------------------------------
 
 
 def test_strips_say_who_guessed_each_token_and_no_text(serve: Start) -> None:
@@ -282,31 +222,125 @@ def test_a_plain_step_is_one_in_which_no_text_has_a_draft() -> None:
     assert kept.plain_rate(2) == kept.plain_rate(9) == pytest.approx(4 / 0.8, rel=0.03)
 
 
-# -- a prompt of one's own -----------------------------------------------------------------------------------
-
-
-def pieces(server: Served, path: str, body: Any) -> tuple[list[Sequence[str]], str]:
-    """Who guessed what, and the text."""
-    asked = {"model": MODEL, "stream": True, "temperature": 0.0, "max_tokens": 40} | body
-    found: list[Sequence[str]] = []
-    text = ""
-    with server.client.stream("POST", path, json=asked) as answer:
-        for row in answer.iter_lines():
-            if row.startswith("data: {"):
-                chunk = json.loads(row[6:])
-                found += chunk.get("draftwise", {}).get("pieces", [])
-                for choice in chunk["choices"]:
-                    text += choice.get("text") or choice.get("delta", {}).get("content", "")
-    return found, text
+# -- a prompt of one's own -------------------------------------------------------------------------------
 
 
 def test_a_stream_can_say_who_guessed_each_piece(server: Served) -> None:
-    asked: dict[str, Any] = {"stream_options": {"include_drafters": True, "include_usage": True}}
+    asked: dict[str, Any] = {"stream_options": {"include_drafters": True}, "max_tokens": 40}
     said = {"messages": [{"role": "user", "content": "ab"}]}
     for path, body in (("/v1/completions", {"prompt": "ab"}), ("/v1/chat/completions", said)):
-        found, text = pieces(server, path, body | asked)
-        assert "".join(piece for _, piece in found) == text == line("b", 40)
+
+        def pieces(body: Any, path: str = path) -> list[Any]:
+            chunks = events(server, path, **body)
+            return [piece for chunk in chunks for piece in chunk.get("draftwise", {}).get("pieces", [])]
+
+        found, plain = pieces(body | asked), pieces(body | asked | {"speculative": False})
+        assert "".join(text for _, text in found) == "".join(text for _, text in plain) == line("b", 40)
         assert {source for source, _ in found} == {"good", "target"}
-        plain, same = pieces(server, path, body | asked | {"speculative": False})
-        assert {source for source, _ in plain} == {"target"} and same == text
-        assert pieces(server, path, body)[0] == []
+        assert {source for source, _ in plain} == {"target"} and pieces(body) == []
+
+
+# -- the numbers of the server ---------------------------------------------------------------------------
+
+
+def test_the_numbers_are_those_of_the_texts(serve: Start) -> None:
+    server = serve(batch=3, queue=5)
+    made = [server.complete("xab", max_tokens=n)["metrics"] for n in (10, 25)]
+    drafted = [one["speculative_decoding"] for one in made]
+    told = server.client.get("/stats").json()
+    assert (told["model"], told["tokens"], told["prompt_tokens"], told["window"]) == (MODEL, 35, 6, 400)
+    assert told["requests"] == {"running": 0, "waiting": 0, "batch": 3, "queue": 5, "ended": {"length": 2}}
+    drafters = told["drafters"]
+    assert set(drafters) == {"good", "bad"}
+    for name, key in (("drafted", "num_draft_tokens"), ("accepted", "num_accepted_draft_tokens")):
+        assert sum(one[name] for one in drafters.values()) == sum(one[key] for one in drafted) > 0
+    for one in drafters.values():
+        assert one["recent"] == {key: one[key] for key in ("drafted", "accepted")}
+    assert sum(arm["rounds"] for arm in told["arms"]) == sum(one["draftwise"]["rounds"] for one in made)
+    assert told["speed"]["tokens_per_second"] > 0 and told["speed"]["together"] == 1.0
+    assert told["speed"]["plain_from"] is None  # no such round was seen, and this policy does not know
+
+
+@pytest.mark.parametrize("policy", ["auto", "ucb1", "tapout-token-ucb1"])
+def test_each_policy_tells_what_it_has(serve: Start, policy: str) -> None:
+    server = serve(simulated(policy))
+    for _ in range(4):
+        server.complete("abcabcabc", max_tokens=40)
+    told = server.client.get("/stats").json()
+    values = {arm["arm"]: arm["value"] for arm in told["arms"]}
+    if policy.startswith("tapout"):
+        assert told["unit"] is None and not any(values.values())
+        return
+    assert told["unit"] and any(value is not None for value in values.values())
+    if policy == "auto":
+        assert told["speed"]["plain_from"] == "learnt" and values["none"] == 0.0
+        assert all(rate > 0 for rate in told["price"].values()) and told["price"]
+        tested = [row for rows in told["matches"].values() for row in rows.values()]
+        assert tested and all(0 <= row["accepted"] <= row["tested"] for row in tested)
+        timed = [arm["seconds"] for arm in told["arms"] if arm["seconds"]]
+        assert timed and min(timed) > 0
+
+
+class Failing:
+    """Some policy whose display is broken."""
+
+    def __init__(self, policy: Any) -> None:
+        self.policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.policy, name)
+
+    def values(self, batch: int = 1) -> Values:
+        raise ValueError("no idea")
+
+
+def test_a_display_that_fails_is_a_warning(serve: Start, caplog: pytest.LogCaptureFixture) -> None:
+    decoder = simulated()
+    decoder.loop.policy = Failing(decoder.loop.policy)
+    server = serve(decoder)
+    for _ in range(2):
+        assert server.client.get("/stats").json()["unit"] is None
+    assert [record.message for record in caplog.records if "no idea" in record.message] != []
+    assert sum("no idea" in record.message for record in caplog.records) == 1
+
+
+def test_speeds_are_those_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Service(simulated(), MODEL, Limits())
+    shots, clock = Snapshots(made.engine, made.metrics, {}), [0.0]
+    shots.readings[0] = Reading(0.0)
+    monkeypatch.setattr(snapshot, "monotonic", lambda: clock[0])
+    told = Values("", (), plain=2 / 50)
+    monkeypatch.setattr(shots, "_values", lambda batch: told if batch == 2 else Values("", ()))
+    counters, labels = made.metrics.counters, made.metrics.labels
+    for seconds in (1.0, 1.0, 3.0, 0.0):
+        clock[0] += 1.0
+        counters["vllm:generation_tokens"].labels(*labels).inc(30 * seconds)
+        counters["draftwise:phase_seconds"].labels(*labels, "verify").inc(seconds)
+        counters["draftwise:spec_decode_num_rounds"].labels(*labels, "none").inc(2)
+        made.engine.steps += 1
+        speed = shots.take()["speed"]
+        assert (speed["decoding_tokens_per_second"], speed["together"]) == (30.0, 2.0)
+        assert (speed["plain_tokens_per_second"], speed["plain_from"]) == (50.0, "learnt")
+    assert (speed["over_seconds"], speed["tokens_per_second"]) == (4.0, 37.5)
+    clock[0] = 60.0
+    assert shots.take()["speed"]["over_seconds"] == 56.0
+
+
+def test_acceptance_is_that_of_the_last_minutes(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, clock = serve(), [1000.0]
+    monkeypatch.setattr(metrics, "monotonic", lambda: clock[0])
+
+    def recent() -> dict[str, int]:
+        drafters = server.client.get("/stats").json()["drafters"].values()
+        return {key: sum(one["recent"][key] for one in drafters) for key in ("drafted", "accepted")}
+
+    server.complete(max_tokens=20)
+    first = recent()
+    clock[0] += 200.0
+    server.complete(max_tokens=20)
+    both = recent()
+    assert both["drafted"] > first["drafted"] > 0
+    clock[0] += 150.0
+    assert recent() == {key: both[key] - first[key] for key in both}
+    clock[0] += 1000.0
+    assert recent() == {"drafted": 0, "accepted": 0}

@@ -77,20 +77,6 @@ def test_sigterm_in_mid_stream_finishes_or_cuts_and_saves(tmp_path: Path, grace:
     assert json.loads((tmp_path / "state").read_text())["format"] == "draftwise-state"
 
 
-def test_after_a_kill_the_state_is_whole_and_the_server_starts_again(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    with process(state, 60.0) as (run, client):
-        with pytest.raises(httpx.RemoteProtocolError):
-            streamed(client, run, signal.SIGKILL)
-        run.wait(60)
-    with process(state, 60.0) as (run, client):
-        body = {"model": MODEL, "prompt": "ab", "max_tokens": 20, "temperature": 0}
-        assert client.post("/v1/completions", json=body).json()["choices"][0]["text"] == TEXT[:20]
-        run.send_signal(signal.SIGTERM)
-        run.wait(60)
-    assert json.loads(state.read_text())["format"] == "draftwise-state"
-
-
 def test_without_the_extra_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

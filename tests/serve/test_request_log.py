@@ -7,6 +7,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
+from threading import Event as Flag
 from typing import Any
 
 import pytest
@@ -14,8 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from draftwise.serve.middleware import LOG, json_to_stderr
 
-from .conftest import MODEL, Served, line, until
-from .test_gone import sent
+from .conftest import MODEL, Served, asking, connected, line, until
 
 Start = Callable[..., Served]
 PATH = "/v1/completions"
@@ -42,7 +42,7 @@ def counts(server: Served) -> Counter[tuple[str, ...]]:
 
 
 def test_every_request_is_a_line_and_a_count(serve: Start, lines: Any) -> None:
-    server = serve(key="secret", body=1000)
+    server = serve(key="secret", max_body=1000)
     client = server.client
     client.get("/health")
     client.post(PATH, json=GOOD)
@@ -92,7 +92,7 @@ def test_a_stream_says_how_it_ended(serve: Start, lines: Any) -> None:
     until(lambda: len(lines()) == 1)
     target: Any = server.decoder.loop.target
     target.held.set()
-    with sent(server, PATH, **body) as client:
+    with connected(server, asking(**body)) as client:
         target.let()
         assert client.recv(100).startswith(b"HTTP/1.1 200")
     target.release()
@@ -113,3 +113,39 @@ def test_lines_of_others_have_the_same_form(capsys: pytest.CaptureFixture[str]) 
     own, failed = [json.loads(row) for row in capsys.readouterr().err.splitlines()]
     assert (own["level"], own["message"], own["logger"]) == ("warning", "Invalid\nrequest 5", "uvicorn.error")
     assert failed["level"] == "error" and "KeyError: 'x'" in failed["traceback"] and failed["time"] > 0
+
+
+def test_a_stream_without_its_first_piece(serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    server = serve()
+    target = server.decoder.loop.target
+    target.held.set()
+    with caplog.at_level(logging.INFO):
+        asked = asking(prompt="abc", echo=True, logprobs=1, stream=True, max_tokens=9)
+        client = connected(server, asked)
+        until(target.taken.is_set)
+        client.close()
+        until(lambda: any("'client_left'" in record.getMessage() for record in caplog.records))
+        target.release()
+        until(lambda: not server.engine.running)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert not server.decoder.loop.open
+
+
+def test_a_prompt_that_waits_to_be_read(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, free = serve(), Flag()
+    reading = server.service.reading
+    reading.submit(free.wait)
+    submit, waiting = reading.submit, list[Any]()
+
+    def kept(*given: Any) -> Any:
+        waiting.append(submit(*given))
+        return waiting[-1]
+
+    monkeypatch.setattr(reading, "submit", kept)
+    client = connected(server, asking(prompt="abc"))
+    until(lambda: waiting)
+    client.close()
+    until(lambda: waiting[0].cancelled())
+    free.set()
+    server.complete("xyz")
+    assert len(waiting) == 3  # the form and the prompt of the second request

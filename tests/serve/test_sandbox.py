@@ -13,19 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("llguidance")
-
 from draftwise.serve import service
 from draftwise.serve.grammar import Grammars, read_vocabulary
 from draftwise.serve.sandbox import Connection, Sandbox
 from studies.serve.local import counting
 
 from .conftest import MODEL, Served, until
-from .test_costs import doubled
 
-SCHEMA = doubled(
-    lambda ref: {"patternProperties": {"^a": ref | {"type": "object"}, "^b": ref | {"type": "object"}}}
-)
+NAMES = [{"$ref": f"#/$defs/a{n + 1}", "type": "object"} for n in range(40)]
+DEFS = {f"a{n}": {"patternProperties": {"^a": name, "^b": name}} for n, name in enumerate(NAMES)}
+SCHEMA = {"$ref": "#/$defs/a0", "$defs": DEFS | {"a40": {"type": "string", "pattern": "a+"}}}
 GROWS = ("tools", f"start: %json {json.dumps(SCHEMA)}")  # nothing looks into it before it is compiled
 SMALL = ("regex", "[ab]{2}")
 
@@ -111,15 +108,15 @@ def test_a_client_that_leaves_ends_its_process_and_frees_its_turn(
         ask(server, bad, {"response_format": schema})
     assert ask(server, server.client, {}).status_code == 200
     until(lambda: not children(endless))
-    assert not server.service.compiling
 
 
 def test_a_client_holds_up_no_other(serve: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    server, free = serve(counting(tokenizer)), Flag()
+    server, free, bad_forms = serve(counting(tokenizer)), Flag(), list[Any]()
     grammars, made = server.service.parser.grammars, Grammars.compile
 
     def wait(form: Any, connection: Any) -> Any:
         if form != SMALL:
+            bad_forms.append(form)
             free.wait()
         return made(grammars, SMALL, connection)
 
@@ -130,7 +127,7 @@ def test_a_client_holds_up_no_other(serve: Any, tokenizer: Any, monkeypatch: pyt
         httpx.Client(base_url=server.url, timeout=None, transport=local) as other,
     ):
         bad = [pool.submit(ask, server, server.client, {"regex": "b{2}"}) for _ in range(many)]
-        until(lambda: server.service.compiling["127.0.0.1"] == many)
+        until(lambda: len(bad_forms) == service.PER_CLIENT)
         assert ask(server, other, {"regex": SMALL[1]}).status_code == 200
         free.set()
         assert {one.result().status_code for one in bad} == {200}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import llguidance
 import pytest
+from llguidance.hf import from_tokenizer
 
 from draftwise.serve.bodies import Chat
 from draftwise.serve.errors import APIError
@@ -14,6 +16,7 @@ from draftwise.serve.tools import (
     AnswerPart,
     CallFormat,
     CallParser,
+    Parser,
     ShippedParser,
     Template,
     call_form,
@@ -44,7 +47,7 @@ FORMS = {
     ),
     "list": CallFormat('[TOOL_CALLS] [{"name": "', '", "arguments": ', "}", ', {"name": "', "]"),
     "bare": CallFormat('{"name": "', '", "parameters": ', "}", None, ""),
-    "named": CallFormat("<calls><call>", "<sep>", "</call>", "<call>", "</calls>"),
+    "named": CallFormat("<calls><call>", "<sep>", "</call>", "<call>", "</calls>", as_text=True),
 }
 SAID = {
     "hermes": 'Well.\n<tool_call>\n{"name":"f", "arguments": {"a": "}"}}\n</tool_call>\n'
@@ -116,13 +119,17 @@ def test_what_a_template_does_not_take_is_known() -> None:
     assert xml.takes_tools and xml.format is None
 
 
+def parsed(parser: Parser, said: str, size: int) -> list[AnswerPart]:
+    """What a parser finds in a text that arrives in pieces of this size."""
+    pieces = [said[i : i + size] for i in range(0, len(said), size)]
+    return [part for piece in pieces for part in parser.feed(piece, last=False)] + parser.feed("", last=True)
+
+
 @pytest.mark.parametrize("size", [1, 3, 1000])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_calls_are_found_as_they_arrive(name: str, size: int) -> None:
-    said, parser = SAID[name], CallParser(FORMS[name], {"f", "g"})
-    pieces = [said[i : i + size] for i in range(0, len(said), size)]
-    found = [one for piece in pieces for one in parser.feed(piece, last=False)]
-    text, calls = merged(found + parser.feed("", last=True))
+    found = parsed(CallParser(FORMS[name], {"f", "g"}), SAID[name], size)
+    text, calls = merged(found)
     assert calls == [("f", {"a": "}"}), ("g", {})][: 1 if name == "bare" else 2]
     assert text.strip() == ("" if name == "bare" else "Well.")
     assert len({one.id for one in found if one.name}) == len(calls)
@@ -132,85 +139,61 @@ def test_calls_are_found_as_they_arrive(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_stream_has_the_same_white_space(name: str, before: str) -> None:
     """What stands before a call alone, and between a call and what follows, does not count."""
-    end = FORMS[name].closer + FORMS[name].last
-    said = f"{before}{FORMS[name].first}f{FORMS[name].middle}{{}}{end}\n\n Done.\n"
+    form = FORMS[name]
+    said = f"{before}{form.first}f{form.middle}{{}}{form.closer}{form.last}\n\n Done.\n"
     for size in (1, 2, 5, 1000):
-        parser = CallParser(FORMS[name], {"f"})
-        found = [
-            one for i in range(0, len(said), size) for one in parser.feed(said[i : i + size], last=False)
-        ]
-        assert merged(found + parser.feed("", last=True)) == ("Done.\n", [("f", {})])
-    parser = CallParser(FORMS[name], {"f"})
-    assert merged(parser.feed(said.removesuffix("Done.\n"), last=True)) == ("", [("f", {})])
-
-
-@pytest.mark.parametrize("said", LIKE_CALLS)
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_what_is_no_call_stays_as_it_is(name: str, said: str) -> None:
-    for size in (1, 2, 1000):
-        parser = CallParser(FORMS[name], {"f"})
-        found = [
-            one for i in range(0, len(said), size) for one in parser.feed(said[i : i + size], last=False)
-        ]
-        assert merged(found + parser.feed("", last=True)) == (said, [])
+        assert merged(parsed(CallParser(form, {"f"}), said, size)) == ("Done.\n", [("f", {})])
+    said = said.removesuffix("Done.\n")
+    assert merged(CallParser(form, {"f"}).feed(said, last=True)) == ("", [("f", {})])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_call_that_breaks_off_is_text(name: str) -> None:
-    said = SAID[name].split("}")[0]
-    parser = CallParser(FORMS[name], {"f", "g"})
-    found = [one for letter in said for one in parser.feed(letter, last=False)]
-    assert merged(found + parser.feed("", last=True)) == (said, [])
+def test_what_is_no_whole_call_stays_as_it_is(name: str) -> None:
+    for said in (*LIKE_CALLS, SAID[name].split("}")[0]):
+        for size in (1, 2, 1000):
+            assert merged(parsed(CallParser(FORMS[name], {"f"}), said, size)) == (said, [])
+
+
+def made(body: Chat, name: str, tokenizer: Any) -> Any:
+    """The matcher of the grammar that the calls of a body are written by."""
+    form = call_form(body, offered_tools(body), template(name))
+    assert form is not None and form[0] == "tools"
+    return llguidance.LLMatcher(from_tokenizer(tokenizer), translate_form(*form))
 
 
 def complete(matcher: Any, tokenizer: Any, text: str) -> bool:
     """Whether a text is all that a grammar asks for."""
-    ids = tokenizer.encode(text, add_special_tokens=False)
+    matcher, ids = matcher.deep_copy(), tokenizer.encode(text, add_special_tokens=False)
     return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["}"]}}, "required": ["a"]}
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_strict_calls_may_follow_a_text(name: str, tokenizer: Any) -> None:
-    llguidance = pytest.importorskip("llguidance")
-    from llguidance.hf import from_tokenizer
-
-    schema = {"type": "object", "properties": {"a": {"enum": ["}"]}}, "required": ["a"]}
-    function = {"name": "f", "parameters": schema, "strict": True}
-    body, parts = chat(tools=[{"type": "function", "function": function}]), FORMS[name]
-    form = call_form(body, offered_tools(body), template(name))
-    assert form is not None
-    made = llguidance.LLMatcher(from_tokenizer(tokenizer), translate_form(*form))
-    good, bad = (
-        parts.first + "f" + parts.middle + a + parts.closer + parts.last for a in ('{"a": "}"}', "{}")
-    )
-    assert complete(made.deep_copy(), tokenizer, good) and not complete(made.deep_copy(), tokenizer, bad)
-    assert complete(made.deep_copy(), tokenizer, "Well.")
-    if not parts.is_bare:
-        assert complete(made.deep_copy(), tokenizer, "Well. " + good.lstrip())
-        assert not complete(made.deep_copy(), tokenizer, "Well. " + bad.lstrip())
+    function, form = {"name": "f", "parameters": SCHEMA, "strict": True}, FORMS[name]
+    matcher = made(chat(tools=[{"type": "function", "function": function}]), name, tokenizer)
+    good, bad = (f"{form.first}f{form.middle}{a}{form.closer}{form.last}" for a in ('{"a": "}"}', "{}"))
+    assert complete(matcher, tokenizer, good) and not complete(matcher, tokenizer, bad)
+    assert complete(matcher, tokenizer, "Well.")
+    if not form.is_bare:
+        assert complete(matcher, tokenizer, "Well. " + good.lstrip())
+        assert not complete(matcher, tokenizer, "Well. " + bad.lstrip())
 
 
 @pytest.mark.parametrize("several", [True, False])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_grammar_of_required_calls_fits_the_form(name: str, several: bool, tokenizer: Any) -> None:
-    llguidance = pytest.importorskip("llguidance")
-    from llguidance.hf import from_tokenizer
-
-    schema = {"type": "object", "properties": {"a": {"enum": ["}"]}}, "required": ["a"]}
-    tools = [
-        {"type": "function", "function": {"name": "f", "parameters": schema}},
-        {"type": "function", "function": {"name": "g"}},
-    ]
+    functions, form = [{"name": "f", "parameters": SCHEMA}, {"name": "g"}], FORMS[name]
+    tools = [{"type": "function", "function": function} for function in functions]
     body = chat(tools=tools, tool_choice="required", parallel_tool_calls=several)
-    form = call_form(body, offered_tools(body), template(name))
-    assert form is not None and form[0] == "tools"
-    made = llguidance.LLMatcher(from_tokenizer(tokenizer), translate_form(*form))
-    parts = FORMS[name]
-    one = parts.first + "f" + parts.middle + '{"a": "}"}' + parts.closer
-    two = one + (parts.again or "") + "g" + parts.middle + "{}" + parts.closer
-    for said, fits in ((one + parts.last, True), (two + parts.last, several and parts.again is not None)):
-        assert complete(made.deep_copy(), tokenizer, said) == fits
-    assert not made.try_consume_tokens(tokenizer.encode("Well.", add_special_tokens=False))
+    matcher = made(body, name, tokenizer)
+    one = f'{form.first}f{form.middle}{{"a": "}}"}}{form.closer}'
+    two = f"{one}{form.again or ''}g{form.middle}{{}}{form.closer}"
+    assert complete(matcher, tokenizer, one + form.last)
+    assert complete(matcher, tokenizer, two + form.last) == (several and form.again is not None)
+    assert not matcher.try_consume_tokens(tokenizer.encode("Well.", add_special_tokens=False))
 
 
 @pytest.mark.parametrize(
@@ -232,7 +215,6 @@ def test_strict_parameters_that_no_grammar_obeys_are_refused(choice: str) -> Non
         function = {"name": "f", "parameters": schema, "strict": strict}
         return chat(tools=[{"type": "function", "function": function}], tool_choice=choice)
 
-    llguidance = pytest.importorskip("llguidance")
     asked, loose = body(strict=True), body(strict=False)
     strict = call_form(asked, offered_tools(asked), template("hermes"))
     assert strict is not None and "uniqueItems" in llguidance.LLMatcher.validate_grammar(
@@ -266,12 +248,7 @@ def test_a_model_that_ships_its_own_parser_is_read_with_it(tokenizer: Any) -> No
     }
     tools = [{"function": {"name": "f", "parameters": {"properties": {"k": {"type": "integer"}}}}}]
     parser = ShippedParser(tokenizer, spec, "<|u|>hi<|a|>", tools)
-    found = [
-        one
-        for letter in "<think>so</think>Well.<f=f><p=k>7</p></f>"
-        for one in parser.feed(letter, last=False)
-    ]
-    found += parser.feed("", last=True)
+    found = parsed(parser, "<think>so</think>Well.<f=f><p=k>7</p></f>", 1)
     assert merged(found) == ("Well.", [("f", {"k": 7})])
     assert "".join(one.reasoning for one in found) == "so"
     bad = {

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import warnings
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar
 from typer import Option
 
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.serve.limits import Limits
 
 from .options import ModelOptions, PrefixCache
 
@@ -36,29 +37,10 @@ class AddressOptions:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundOptions:
-    """How much the server takes on."""
-
-    section: ClassVar[str] = "Bounds"
-    batch: Annotated[int, "Texts decoded together."] = 8
-    queue: Annotated[int, "Texts that may wait; more are refused."] = 64
-    window: Annotated[int, "Longest text in tokens, with its prompt; 0: the target's window."] = 0
-    body: Annotated[int, Option("--max-body", help="Longest body of a request in bytes.")] = 4 << 20
-    timeout: Annotated[float, "Seconds that an answer may take."] = 600.0
-    grace: Annotated[float, "Seconds to finish running texts after SIGTERM; 0: cut them."] = 30.0
-    choice: Annotated[
-        str,
-        Option(
-            "--clients-choose", help="What clients may choose of speculation: nothing, bounds, everything."
-        ),
-    ] = "bounds"
-
-
 def serve(
     models: ModelOptions,
     address: AddressOptions,
-    bounds: BoundOptions,
+    limits: Limits,
     prefix_cache: PrefixCache = 1024.0,
     log_requests: Annotated[
         bool, Option("--log-requests/--no-log-requests", help="Log one line of JSON a request to stderr.")
@@ -78,11 +60,8 @@ def serve(
     draftwise serve --port 9000 --batch 4 --queue 16 --timeout 60
     draftwise serve --print-grafana > draftwise.json
     """
-    from draftwise.serve.limits import Limits
-
-    limits = Limits(**asdict(bounds))
     if print_vllm:
-        print(_vllm(models, address, bounds))
+        print(_vllm(models, address, limits))
         return
     if print_grafana:
         print((files("draftwise.serve") / "grafana.json").read_text(encoding="utf-8"), end="")
@@ -112,7 +91,7 @@ def served_name(models: ModelOptions, address: AddressOptions) -> str:
     return address.name or (path.resolve().name if path.exists() else models.target)
 
 
-def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -> str:
+def _vllm(models: ModelOptions, address: AddressOptions, limits: Limits) -> str:
     """The command that serves the same target with vLLM: same drafters, policy and state file."""
     from draftwise import vllm_config
     from draftwise.models.load import locate
@@ -122,9 +101,9 @@ def _vllm(models: ModelOptions, address: AddressOptions, bounds: BoundOptions) -
         raise UserError("--exact --print-vllm: vLLM has VLLM_BATCH_INVARIANT=1 for this; leave --exact out")
     target = str(locate(models.target)) if models.target.startswith("zoo:") else models.target
     words = ["vllm", "serve", target, "--host", address.host, "--port", str(address.port)]
-    words += ["--served-model-name", served_name(models, address), "--max-num-seqs", str(bounds.batch)]
-    if bounds.window:
-        words += ["--max-model-len", str(bounds.window)]
+    words += ["--served-model-name", served_name(models, address), "--max-num-seqs", str(limits.batch)]
+    if limits.window:
+        words += ["--max-model-len", str(limits.window)]
     if models.dtype != "auto":
         words += ["--dtype", models.dtype]
     drafters, policy = models.drafter_names, models.policy or ""

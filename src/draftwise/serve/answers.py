@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from secrets import token_hex
 from time import time
 from typing import Any
@@ -16,190 +16,99 @@ from .tokens import TokenTexts
 from .tools import AnswerPart, Parser
 
 MIN_LOGPROB = -9999.0  # in place of minus infinity, which JSON has no number for
-REASONS = {"eos": "stop", "stop": "stop", "length": "length"}
+REASONS = {"eos": "stop"}  # of an end, by OpenAI's names where those are others
 Json = dict[str, Any]
 
 
-@dataclass
 class Answer:
-    """The answer to one request, in the shape of its route.
+    """The answer to one request to `/v1/completions`; the other routes' are made of it.
 
     `token_texts` has the texts of the tokens of log-probabilities.
     """
 
-    parsed: ParsedRequest
-    model: str
-    token_texts: TokenTexts
-    id: str = field(init=False)
-    created: int = field(default_factory=lambda: int(time()))
+    prefix = "cmpl-"
+    kind = chunk_kind = "text_completion"
+    end = "data: [DONE]\n\n"  # follows the last chunk
 
-    def __post_init__(self) -> None:
-        self.parsers: dict[int, Parser] = {}
-        self.calls: dict[int, int] = {}  # how many of each sequence
-        self.id = f"{'chatcmpl' if self.parsed.is_chat else 'cmpl'}-{token_hex(12)}"
+    def __init__(
+        self, parsed: ParsedRequest, sequences: Sequence[Generation], model: str, token_texts: TokenTexts
+    ) -> None:
+        self.parsed, self.sequences, self.model, self.token_texts = parsed, sequences, model, token_texts
+        self.id, self.created = f"{self.prefix}{token_hex(12)}", int(time())
+        self.echoed = set[int]()  # sequences whose prompt has been repeated
+        self.parsers: defaultdict[int, Parser] = defaultdict(parsed.make_parser)  # by sequence
+        self.calls = Counter[int]()
 
-    # -- whole ----------------------------------------------------------------------------------------
+    def whole(self, events: Sequence[Event]) -> Json:
+        """Return the answer once all sequences are over; `events` has the additions to each in one."""
+        choices = [{"index": event.index} | self._choice(event) for event in events]
+        return self._head(self.kind) | {"choices": choices} | self._numbers()
 
-    def whole(self, sequences: Sequence[Generation], events: Sequence[Sequence[Event]]) -> Json:
-        """Return the answer once all sequences are over; `events` has those of each."""
-        choices = []
-        for sequence, own in zip(sequences, events, strict=True):
-            text = "".join(event.text for event in own)
-            logprobs = [entry for event in own for entry in event.logprobs]
-            if self.parsed.is_chat:
-                message = self._message(sequence, text)
-                reason = self._finish_reason(sequence, own[-1].finish_reason)
-                choice: Json = {"message": message, "logprobs": self._chat_logprobs(logprobs)}
-            else:
-                reason = REASONS.get(own[-1].finish_reason, own[-1].finish_reason)
-                echo, scores = self._echo(sequence)
-                table = self._logprob_table([*scores, *logprobs], len(echo))
-                choice = {"text": echo + text, "logprobs": table}
-            choices.append({"index": sequence.index, "finish_reason": reason} | choice)
-        head = self._head("chat.completion" if self.parsed.is_chat else "text_completion")
-        return head | {"choices": choices, "usage": self.usage(sequences), "metrics": metrics(sequences)}
+    def opening_chunks(self) -> list[Json]:
+        """Return the chunks that begin a stream."""
+        return []
 
-    def _message(self, sequence: Generation, text: str) -> Json:
-        """Return an assistant's message, with its calls separated from its text."""
-        message: Json = {"role": "assistant", "content": text, "refusal": None}
-        if self.parsed.make_parser is None:
-            return message
-        parts = self._parse(sequence, text, last=True)
-        content = "".join(part.text for part in parts)
-        calls = [_call(part) for part in parts if part.name]
-        reasoning = "".join(part.reasoning for part in parts)
-        message["content"] = content if content.strip() or not calls else None
-        if calls:
-            message["tool_calls"] = calls
-        return message | ({"reasoning_content": reasoning} if reasoning else {})
-
-    def _parse(self, sequence: Generation, text: str, *, last: bool) -> list[AnswerPart]:
-        assert self.parsed.make_parser is not None
-        at = sequence.index
-        if at not in self.parsers:
-            self.parsers[at] = self.parsed.make_parser()
-        parts = self.parsers[at].feed(text, last=last)
-        self.calls[at] = self.calls.get(at, 0) + sum(bool(part.name) for part in parts)
-        return parts
-
-    def _finish_reason(self, sequence: Generation, reason: str) -> str | None:
-        """Return why a chat ended: a text that calls tools ended for that."""
-        reason = REASONS.get(reason, reason)
-        return "tool_calls" if reason == "stop" and self.calls.get(sequence.index) else reason or None
-
-    def usage(self, sequences: Sequence[Generation]) -> Json:
-        """Return the tokens of the prompts and of the texts."""
-        prompts = [one for one in sequences if one.index % self.parsed.n == 0]
-        usage = _usage(self.parsed.prompt_tokens, sum(one.stats.tokens for one in sequences))
-        return usage | {"prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in prompts)}}
-
-    # -- in pieces ------------------------------------------------------------------------------------
-
-    def opening_chunks(self, sequences: Sequence[Generation]) -> list[Json]:
-        """Return the first chunks of a chat, with the role."""
-        delta = {"role": "assistant", "content": ""}
-        choices = [{"index": one.index, "delta": delta, "finish_reason": None} for one in sequences]
-        return [self._chunk(choice) for choice in choices if self.parsed.is_chat]
-
-    def chunks(self, sequence: Generation, event: Event, *, first: bool) -> list[Json]:
-        """Return the chunks of one event, `first` if it is its sequence's first one."""
-        choices: list[Json] = []
-        if self.parsed.is_chat:
-            for i, delta in enumerate(self._deltas(sequence, event)):
-                logprobs = None if i else self._chat_logprobs(event.logprobs)
-                choices.append({"delta": delta, "logprobs": logprobs, "finish_reason": None})
-            if reason := self._finish_reason(sequence, event.finish_reason):
-                choices.append({"delta": {}, "logprobs": None, "finish_reason": reason})
-        else:
-            finish_reason = REASONS.get(event.finish_reason, event.finish_reason) or None
-            echo, scores = self._echo(sequence) if first else ("", [])
-            table = self._logprob_table([*scores, *event.logprobs], len(self._echo_text(sequence)))
-            choices.append({"finish_reason": finish_reason, "text": echo + event.text, "logprobs": table})
-        chunks = [self._chunk({"index": sequence.index} | choice) for choice in choices]
-        if self.parsed.repeats_usage:
-            usage = _usage(len(sequence.spec.prompt), event.tokens)
+    def chunks(self, event: Event) -> list[Json]:
+        chunks = [self._chunk({"index": event.index} | choice) for choice in self._deltas(event)]
+        if self.parsed.stream.include_usage and self.parsed.stream.continuous_usage_stats:
+            usage = _usage(len(self.sequences[event.index].spec.prompt), event.tokens)
             chunks = [chunk | {"usage": usage} for chunk in chunks]
         return chunks
 
-    def _deltas(self, sequence: Generation, event: Event) -> list[Json]:
-        """Return what an event adds to a message; a call is added once it is whole."""
-        if self.parsed.make_parser is None:
-            return [{"content": event.text}] if event.pieces or event.logprobs else []
-        at = self.calls.get(sequence.index, 0)
-        deltas: list[Json] = []
-        for part in self._parse(sequence, event.text, last=event.is_last):
-            if part.name:
-                deltas.append({"tool_calls": [{"index": at} | _call(part)]})
-                at += 1
-            else:
-                deltas.append({"content": part.text} if part.text else {"reasoning_content": part.reasoning})
-        return deltas or ([{"content": ""}] if self.parsed.has_logprobs and event.logprobs else [])
-
-    def last_chunk(self, sequences: Sequence[Generation]) -> Json:
-        """Return the chunk that ends a stream, with the usage."""
-        head = self._head("chat.completion.chunk" if self.parsed.is_chat else "text_completion")
-        return head | {"choices": [], "usage": self.usage(sequences), "metrics": metrics(sequences)}
+    def closing_chunks(self) -> list[Json]:
+        """Return the chunks that end a stream: the usage, if it is wanted."""
+        last = self._head(self.chunk_kind) | {"choices": []} | self._numbers()
+        return [last] if self.parsed.stream.include_usage else []
 
     def error_chunk(self, error: APIError) -> Json:
         """Return the chunk of an error in mid-stream."""
         return error.body
 
     def to_event(self, chunk: Json) -> str:
-        """Return a chunk as a server-sent event."""
         return f"data: {json.dumps(chunk, allow_nan=False, separators=(',', ':'))}\n\n"
 
-    @property
-    def end(self) -> str:
-        """What follows the last chunk."""
-        return "data: [DONE]\n\n"
+    def usage(self) -> Json:
+        """Return the tokens of the prompts and of the texts."""
+        prompts = self.sequences[:: self.parsed.body.samples]
+        read = sum(len(one.spec.prompt) for one in prompts)
+        cached = sum(one.cached_tokens for one in prompts)
+        written = sum(one.stats.tokens for one in self.sequences)
+        return _usage(read, written) | {"prompt_tokens_details": {"cached_tokens": cached}}
+
+    def _numbers(self) -> Json:
+        return {"usage": self.usage(), "metrics": metrics(self.sequences)}
 
     def _chunk(self, choice: Json) -> Json:
-        head = self._head("chat.completion.chunk" if self.parsed.is_chat else "text_completion")
-        return head | {"choices": [choice], **({"usage": None} if self.parsed.has_usage else {})}
+        usage = {"usage": None} if self.parsed.stream.include_usage else {}
+        return self._head(self.chunk_kind) | {"choices": [choice], **usage}
 
     def _head(self, kind: str) -> Json:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-    # -- log-probabilities ----------------------------------------------------------------------------
+    # -- choices --------------------------------------------------------------------------------------
 
-    def _echo(self, sequence: Generation) -> tuple[str, list[TokenLogprob]]:
-        """Return the prompt that the answer repeats, and the scores of its tokens; the first has none."""
-        text = self._echo_text(sequence)
-        if not self.parsed.offsets:
-            return text, []
-        logprobs, offsets = [], self.parsed.offsets[sequence.index // self.parsed.n]
-        for k, token in enumerate(sequence.spec.prompt):
-            score = sequence.scores[k - 1] if k else None
-            logprob, tops = (score.logprob, score.tops) if score else (None, ())
-            logprobs.append(TokenLogprob(token, logprob, tops, offsets[k] - len(text)))
-        return text, logprobs
+    def _deltas(self, event: Event) -> list[Json]:
+        """Return what an event adds to the choice of its sequence, in one piece or several."""
+        return [self._choice(event)]
 
-    def _echo_text(self, sequence: Generation) -> str:
-        return self.parsed.echoes[sequence.index // self.parsed.n] if self.parsed.echoes else ""
+    def _choice(self, event: Event) -> Json:
+        """Return the choice of a sequence; an echoed prompt comes with its first event."""
+        at, text, logprobs = event.index // self.parsed.body.samples, event.text, event.logprobs
+        echo = self.parsed.echoes[at] if self.parsed.echoes else ""
+        if event.index not in self.echoed:
+            self.echoed.add(event.index)
+            offsets = [begin - len(echo) for begin in self.parsed.offsets[at]] if self.parsed.offsets else ()
+            text, logprobs = echo + text, [*_prompt_logprobs(self.sequences[event.index], offsets), *logprobs]
+        table = None if self.parsed.body.tops is None else self._logprob_table(logprobs, len(echo))
+        reason = REASONS.get(event.finish_reason, event.finish_reason) or None
+        return {"text": text, "logprobs": table, "finish_reason": reason}
 
-    def _chat_logprobs(self, logprobs: Sequence[TokenLogprob]) -> Json | None:
-        """Return log-probabilities as chat has them: an object for each token."""
-        if not self.parsed.has_logprobs:
-            return None
-        content = [
-            self._named(entry.token, entry.logprob)
-            | {"top_logprobs": [self._named(*top) for top in entry.tops]}
-            for entry in logprobs
-        ]
-        return {"content": content, "refusal": None}
-
-    def _named(self, token: int, logprob: float | None) -> Json:
-        text, content = self.token_texts.text(token), list(self.token_texts.bytes(token))
-        return {"token": text, "logprob": finite(logprob), "bytes": content}
-
-    def _logprob_table(self, logprobs: Sequence[TokenLogprob], offset: int) -> Json | None:
+    def _logprob_table(self, logprobs: Sequence[TokenLogprob], offset: int) -> Json:
         """Return log-probabilities as plain completions have them: a column for each number."""
-        if not self.parsed.has_logprobs:
-            return None
         has_tops = any(entry.tops for entry in logprobs)
         return {
             "tokens": [self.token_texts.text(entry.token) for entry in logprobs],
-            "token_logprobs": [finite(entry.logprob) for entry in logprobs],
+            "token_logprobs": [_finite(entry.logprob) for entry in logprobs],
             "top_logprobs": [self._tops(entry) for entry in logprobs] if has_tops else None,
             "text_offset": [offset + entry.offset for entry in logprobs],
         }
@@ -210,8 +119,87 @@ class Answer:
             return None
         tops: dict[str, float | None] = {}
         for token, logprob in (*entry.tops, (entry.token, entry.logprob)):
-            tops.setdefault(self.token_texts.text(token), finite(logprob))
+            tops.setdefault(self.token_texts.text(token), _finite(logprob))
         return tops
+
+
+class ChatAnswer(Answer):
+    """The answer to one request to `/v1/chat/completions`."""
+
+    prefix = "chatcmpl-"
+    kind, chunk_kind = "chat.completion", "chat.completion.chunk"
+
+    def opening_chunks(self) -> list[Json]:
+        """Return a chunk with the role for each sequence."""
+        delta = {"role": "assistant", "content": ""}
+        choices = [{"index": one.index, "delta": delta, "finish_reason": None} for one in self.sequences]
+        return [self._chunk(choice) for choice in choices]
+
+    def _parse(self, event: Event) -> list[AnswerPart]:
+        parts = self.parsers[event.index].feed(event.text, last=event.is_last)
+        self.calls[event.index] += sum(bool(part.name) for part in parts)
+        return parts
+
+    def _choice(self, event: Event) -> Json:
+        """Return the choice of a whole text, with its calls separated from it."""
+        parts = self._parse(event)
+        content, reasoning = ("".join(getattr(part, key) for part in parts) for key in ("text", "reasoning"))
+        calls = [_call(part) for part in parts if part.name]
+        message: Json = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            message |= {"content": content if content.strip() else None, "tool_calls": calls}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        reason = self._finish_reason(event)
+        return {"message": message, "logprobs": self._logprobs(event), "finish_reason": reason}
+
+    def _deltas(self, event: Event) -> list[Json]:
+        """Return what an event adds to a message; a call is added once it is whole."""
+        index, deltas = self.calls[event.index], list[Json]()
+        for part in self._parse(event):
+            if part.name:
+                deltas.append({"tool_calls": [{"index": index} | _call(part)]})
+                index += 1
+            else:
+                deltas.append({"content": part.text} if part.text else {"reasoning_content": part.reasoning})
+        if event.logprobs and not deltas:
+            deltas.append({"content": ""})
+        choices: list[Json] = [
+            {"delta": delta, "logprobs": None if i else self._logprobs(event), "finish_reason": None}
+            for i, delta in enumerate(deltas)
+        ]
+        if reason := self._finish_reason(event):
+            choices.append({"delta": {}, "logprobs": None, "finish_reason": reason})
+        return choices
+
+    def _finish_reason(self, event: Event) -> str | None:
+        """Return why a chat ended: a text that calls tools ended for that."""
+        reason = REASONS.get(event.finish_reason, event.finish_reason)
+        return "tool_calls" if reason == "stop" and self.calls[event.index] else reason or None
+
+    def _logprobs(self, event: Event) -> Json | None:
+        """Return log-probabilities as chat has them: an object for each token."""
+        if self.parsed.body.tops is None:
+            return None
+        content = [
+            self._named(entry.token, entry.logprob)
+            | {"top_logprobs": [self._named(*top) for top in entry.tops]}
+            for entry in event.logprobs
+        ]
+        return {"content": content, "refusal": None}
+
+    def _named(self, token: int, logprob: float | None) -> Json:
+        text, content = self.token_texts.text(token), list(self.token_texts.bytes(token))
+        return {"token": text, "logprob": _finite(logprob), "bytes": content}
+
+
+def _prompt_logprobs(sequence: Generation, offsets: Sequence[int]) -> list[TokenLogprob]:
+    """Return the scores of a prompt's tokens, of which the first has none; nothing without `offsets`."""
+    scores = [(None, ()), *((score.logprob, score.tops) for score in sequence.scores)]
+    return [
+        TokenLogprob(token, logprob, tops, offset)
+        for token, (logprob, tops), offset in zip(sequence.spec.prompt, scores, offsets, strict=False)
+    ]
 
 
 def _call(part: AnswerPart) -> Json:
@@ -223,8 +211,7 @@ def _usage(prompt: int, completion: int) -> Json:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-def finite(logprob: float | None) -> float | None:
-    """Return a log-probability that JSON can hold."""
+def _finite(logprob: float | None) -> float | None:
     return None if logprob is None else max(MIN_LOGPROB, logprob)
 
 
@@ -255,14 +242,14 @@ def metrics(sequences: Sequence[Generation]) -> Json | None:
 
 def speculation(sequence: Generation) -> Json:
     """Return what was accepted in steps with a draft, in the schema of vLLM 0.32."""
+    histogram = sequence.histogram.copy()  # the engine may still write to it, if the client has left
     by_length = {
-        length: [steps.get(accepted, 0) for accepted in range(length + 1)]
-        for length, steps in sorted(sequence.histogram.items())
+        length: [histogram[length, accepted] for accepted in range(length + 1)]
+        for length in sorted({length for length, _ in histogram})
     }
-    longest = max(by_length, default=0)
-    total = [sum(row[j] for row in by_length.values() if j < len(row)) for j in range(longest + 1)]
-    steps, drafted = sum(total), sum(length * sum(row) for length, row in by_length.items())
-    accepted = sum(j * count for j, count in enumerate(total))
+    longest, steps = max(by_length, default=0), histogram.total()
+    total = [sum(histogram[length, accepted] for length in by_length) for accepted in range(longest + 1)]
+    drafted, accepted = (sum(pair[k] * count for pair, count in histogram.items()) for k in (0, 1))
     return {
         "mean_acceptance_length": 1 + accepted / steps if steps else 1.0,
         "draft_acceptance_rate": accepted / drafted if drafted else 0.0,

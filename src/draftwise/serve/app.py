@@ -62,7 +62,7 @@ def make_app(
         if isinstance(route, APIRoute) and route.methods == {"GET"} and route.path != STREAM:
             app.add_api_route(route.path, route.endpoint, methods=["HEAD"], include_in_schema=False)
     public = {"/health", "/ready", *page_files()}
-    app.add_middleware(RequestGuard, key=key, body=service.limits.body, public=public, hosts=hosts)
+    app.add_middleware(RequestGuard, key=key, body=service.limits.max_body, public=public, hosts=hosts)
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
@@ -139,41 +139,34 @@ def _add_status(app: FastAPI, service: Service) -> None:
 def _add_errors(app: FastAPI) -> None:
     """Give every error the shape of OpenAI's."""
 
-    @app.exception_handler(APIError)
-    async def refused(request: Request, error: APIError) -> Response:
-        return _answer(request, error)
+    async def answer(request: Request, error: Exception) -> Response:
+        refusal = _to_api_error(request, error)
+        note_error(facts_of(request.scope), refusal)
+        return Json(refusal.body, refusal.status, headers=refusal.headers)
 
-    @app.exception_handler(UserError)
-    async def wrong(request: Request, error: UserError) -> Response:
-        return _answer(request, APIError(str(error)))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        return _answer(request, _invalid(error))
-
-    @app.exception_handler(HTTPException)
-    async def other(request: Request, error: HTTPException) -> Response:
-        messages = {
-            404: f"no such address {request.url.path[:MAX_SHOWN]!r}",
-            405: f"no {request.method} there",
-        }
-        if isinstance(error.__cause__, (ValueError, RecursionError)):
-            messages[400] = _unreadable(error.__cause__)
-        message = messages.get(error.status_code, str(error.detail))
-        return _answer(request, APIError(message, error.status_code, headers=error.headers))
-
-    @app.exception_handler(RecursionError)
-    async def deep(request: Request, error: RecursionError) -> Response:
-        return _answer(request, APIError(_unreadable(error)))
-
-    @app.exception_handler(Exception)
-    async def broken(request: Request, error: Exception) -> Response:
-        return _answer(request, APIError("the server made a mistake: its log has more", 500))
+    for kind in (APIError, UserError, RequestValidationError, HTTPException, RecursionError, Exception):
+        app.add_exception_handler(kind, answer)
 
 
-def _answer(request: Request, error: APIError) -> Response:
-    note_error(facts_of(request.scope), error)
-    return Json(error.body, error.status, headers=error.headers)
+def _to_api_error(request: Request, error: Exception) -> APIError:
+    if isinstance(error, APIError):
+        return error
+    if isinstance(error, UserError):
+        return APIError(str(error))
+    if isinstance(error, RequestValidationError):
+        return _invalid(error)
+    if isinstance(error, RecursionError):
+        return APIError(_unreadable(error))
+    if not isinstance(error, HTTPException):
+        return APIError("the server made a mistake: its log has more", 500)
+    messages = {
+        404: f"no such address {request.url.path[:MAX_SHOWN]!r}",
+        405: f"no {request.method} there",
+    }
+    if isinstance(error.__cause__, (ValueError, RecursionError)):
+        messages[400] = _unreadable(error.__cause__)
+    message = messages.get(error.status_code, str(error.detail))
+    return APIError(message, error.status_code, headers=error.headers)
 
 
 def _unreadable(error: ValueError | RecursionError) -> str:

@@ -11,6 +11,7 @@ from .foreign import translate_fields
 
 MAX_SAMPLES, MAX_STOPS, MAX_TOPS, MAX_FIELDS = 128, 16, 20, 64
 MAX_INT = 2**63 - 1
+DEFAULT_TOKENS = 16  # of a plain completion that does not say how many
 
 
 def check_finite(value: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +85,6 @@ class Body(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def translate(cls, fields: Any) -> Any:
-        """Replace the fields of other servers."""
         return translate_fields(fields, cls.model_fields) if isinstance(fields, dict) else fields
 
 
@@ -123,6 +123,11 @@ class GenerationBody(SamplingBody):
     max_tokens: Count | None = None
     stream_options: StreamOptions | None = None
 
+    @property
+    def samples(self) -> int:
+        """Texts for each prompt."""
+        return self.n or 1
+
 
 class Completion(GenerationBody):
     """The body of `/v1/completions`."""
@@ -132,6 +137,16 @@ class Completion(GenerationBody):
     logprobs: int | None = Field(None, ge=0, le=MAX_TOPS)
     best_of: int | None = Field(None, ge=1, le=MAX_SAMPLES)
     add_special_tokens: bool | None = None
+
+    @property
+    def tops(self) -> int | None:
+        """Most likely tokens to report in place of each; None: no log-probabilities at all."""
+        return self.logprobs
+
+    @property
+    def length(self) -> int | None:
+        """Most tokens to write; None: as many as the window holds."""
+        return DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
 
 
 class TemplateBody(Body):
@@ -211,6 +226,14 @@ class Chat(GenerationBody, TemplateBody):
     tools: UpTo128[Tool] | None = None
     tool_choice: ToolMode | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+
+    @property
+    def tops(self) -> int | None:
+        return self.top_logprobs or 0 if self.logprobs else None
+
+    @property
+    def length(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
 class Tokenize(TemplateBody):

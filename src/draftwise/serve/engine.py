@@ -79,7 +79,7 @@ class Engine:
             room = self.limits.batch + self.limits.queue - len(everyone)
             own = sum(sequence.owner[0] == client.address for sequence in everyone)
             if len(specs) > min(room, self.limits.one_client - own):
-                raise self._queue_full(len(specs))
+                raise self._queue_full()
             deadline, owner = monotonic() + timeout, (*client, next(self.requests))
             sequences = [
                 Generation(spec, index, emit, deadline, timeout, owner) for index, spec in enumerate(specs)
@@ -105,13 +105,9 @@ class Engine:
 
     def join(self) -> None:
         """Wait until the thread has ended and what was learnt is saved."""
-        if self.thread.ident is not None:
-            self.thread.join()
+        self.thread.join()
 
-    def _queue_full(self, n: int) -> APIError:
-        room = self.limits.one_client
-        if n > room:
-            return APIError(f"{n} texts in one request: this server takes at most {room} at once", param="n")
+    def _queue_full(self) -> APIError:
         ahead = len(self.waiting) / self.limits.batch + 0.5
         wait = str(max(1, min(60, round(self.answer_seconds * ahead))))
         message = f"{len(self.waiting)} texts are waiting already: try again in {wait} seconds"

@@ -33,18 +33,15 @@ class APIError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON of the answer."""
         kind = TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 def server_stopping() -> APIError:
-    """Return the error of a server that is about to stop."""
     return APIError("the server is stopping: send the request again later", 503, code="server_stopping")
 
 
 def timed_out(seconds: float) -> APIError:
-    """Return the error of a text that was not finished in time."""
     message = f"the answer took more than {seconds:g} seconds: ask for fewer tokens, or set another --timeout"
     return APIError(message, 504, code="timeout", headers=NO_RETRY)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
@@ -83,16 +84,21 @@ class Event:
 
     @property
     def text(self) -> str:
-        """The text that was added."""
         return "".join(piece.text for piece in self.pieces)
 
     @property
     def is_last(self) -> bool:
-        """True if nothing follows."""
         return bool(self.finish_reason) or self.error is not None
 
 
 Emit = Callable[[Event], None]
+
+
+def merge_events(events: Sequence[Event]) -> Event:
+    """Return all events of a sequence as one."""
+    pieces = [piece for event in events for piece in event.pieces]
+    logprobs = [entry for event in events for entry in event.logprobs]
+    return replace(events[-1], pieces=pieces, logprobs=logprobs)
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +121,9 @@ class Generation:
     writer: Writer | None = None
     token_log: TokenLog | None = None
     stats: Stats = field(default_factory=Stats)
-    histogram: dict[int, dict[int, int]] = field(default_factory=dict)  # steps by drafted and accepted tokens
+    histogram: Counter[tuple[int, int]] = field(
+        default_factory=Counter
+    )  # steps by drafted and accepted tokens
     is_abandoned: bool = False
     is_over: bool = False
 
@@ -143,8 +151,7 @@ class Generation:
         self.times.first, self.times.last = self.times.first or now, now
         self.stats.add(round)
         if round.drafted:
-            steps = self.histogram.setdefault(round.drafted, {})
-            steps[round.accepted] = steps.get(round.accepted, 0) + 1
+            self.histogram[round.drafted, round.accepted] += 1
         pieces = writer.take(round)  # the totals are kept in `stats`: a long text has many rounds
         logprobs = self.token_log.add(round, pieces) if self.token_log else ()
         finish_reason = round.finish_reason if round.done else ""

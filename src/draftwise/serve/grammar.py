@@ -9,6 +9,9 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
+from llguidance import LLTokenizer
+from llguidance.hf import from_tokenizer
+
 from ..errors import one_line
 from ..generation.decoder import Decoder
 from ..models.gguf.model import UNUSED, GgufTokenizer
@@ -79,17 +82,12 @@ def read_vocabulary(tokenizer: Any, size: int, ends: list[int] | None) -> Any:
     """Return the `LLTokenizer` of a tokenizer, of `size` tokens, of which `ends` end a text.
 
     Raises:
-        APIError: llguidance is not installed, or cannot read the tokenizer.
+        APIError: llguidance cannot read the tokenizer.
     """
     try:
         if isinstance(tokenizer, GgufTokenizer):
             return _read_gguf(tokenizer, size, ends)
-        from llguidance.hf import from_tokenizer
-
         return from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
-    except ImportError:
-        message = "answers in a given form need llguidance on the server: pip install 'draftwise[serve]'"
-        raise APIError(message, 501, param="response_format") from None
     except ValueError as error:
         reason = one_line(error)[:120]
         message = f"no answers in a given form: this model's tokenizer cannot be read ({reason})"
@@ -101,8 +99,6 @@ def _read_gguf(tokenizer: GgufTokenizer, size: int, ends: list[int] | None) -> A
 
     `llguidance.llamacpp` takes tokens such as `<think>` for special ones; they are text in Transformers.
     """
-    from llguidance import LLTokenizer
-
     make: Any = LLTokenizer
     function = ctypes.cast(tokenizer.lib.llama_cpp._lib.llama_tokenize, ctypes.c_void_p)
     special, marks = frozenset(tokenizer.all_special_ids), tokenizer.attributes

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from typing import Annotated, ClassVar
 
 from ..errors import UserError
 
-MEBIBYTE = 1 << 20
 CHOICES = ("nothing", "bounds", "everything")
 RESERVED = 8  # one place in so many of the queue is kept from a client that has all others
 _LEAST = {
     "batch": (1, "1 or more texts"),
     "queue": (0, "0 or more texts"),
     "window": (0, "a number of tokens, or 0 for the target's own"),
-    "body": (1, "a number of bytes"),
+    "max_body": (1, "a number of bytes"),
     "timeout": (0.001, "a number of seconds"),
     "grace": (0, "a number of seconds"),
 }
@@ -22,34 +22,31 @@ _LEAST = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of the server; one out of its range raises a `UserError`.
+    """Bounds of the server, and options of the command line; one out of its range raises a `UserError`.
 
-    Attributes:
-        batch: Texts that are decoded together.
-        queue: Texts that wait for a place; a request that does not fit is refused with status 429.
-        window: Longest text in tokens, prompt included; 0 stands for the target's own window.
-        body: Longest body of a request, in bytes.
-        timeout: Seconds from the arrival of a request to the end of its answer.
-        grace: Seconds that running texts have to finish once the server is told to stop.
-        choice: What clients may choose of speculation: nothing, bounds (fewer drafters, shorter drafts,
-            none), or everything (a policy that plays one arm as well).
+    A request that does not fit into the queue is refused with status 429. Clients may choose nothing of
+    speculation, bounds (fewer drafters, shorter drafts, none), or everything (a policy that plays one arm
+    as well).
     """
 
-    batch: int = 8
-    queue: int = 64
-    window: int = 0
-    body: int = 4 * MEBIBYTE
-    timeout: float = 600.0
-    grace: float = 30.0
-    choice: str = "bounds"
+    section: ClassVar[str] = "Bounds"
+    batch: Annotated[int, "Texts decoded together."] = 8
+    queue: Annotated[int, "Texts that may wait; more are refused."] = 64
+    window: Annotated[int, "Longest text in tokens, with its prompt; 0: the target's window."] = 0
+    max_body: Annotated[int, "Longest body of a request in bytes."] = 4 << 20
+    timeout: Annotated[float, "Seconds that an answer may take."] = 600.0
+    grace: Annotated[float, "Seconds to finish running texts after SIGTERM; 0: cut them."] = 30.0
+    clients_choose: Annotated[str, "What clients may choose of speculation: nothing, bounds, everything."] = (
+        "bounds"
+    )
 
     def __post_init__(self) -> None:
         for name, (least, remedy) in _LEAST.items():
             value = getattr(self, name)
             if not isfinite(value) or value < least:
                 raise UserError(f"{name}={value}: give {remedy}")
-        if self.choice not in CHOICES:
-            raise UserError(f"clients_choose={self.choice!r}: give one of {', '.join(CHOICES)}")
+        if self.clients_choose not in CHOICES:
+            raise UserError(f"clients_choose={self.clients_choose!r}: give one of {', '.join(CHOICES)}")
 
     @property
     def one_client(self) -> int:

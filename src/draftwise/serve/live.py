@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping
 from functools import cache
 from importlib.resources import files
@@ -13,18 +12,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
 
 from .errors import APIError
-from .middleware import facts_of
-from .service import Json, Service
+from .service import Json, Service, Stream
 from .snapshot import RoundLog, Snapshots
 
 STREAM = "/live"  # the address of a stream without an end
 MAX_VIEWERS = 8
 FRAME_SECONDS = 0.5  # between two frames
-MAX_FRAMES = 8  # kept for readers that are late; older ones are lost to them
-PATIENCE = 30.0  # seconds within which a reader must take a frame
 FRESH_SECONDS = 0.2  # for which a state is new enough, however many ask
 KINDS = {
     "css": "text/css; charset=utf-8",
@@ -47,10 +42,10 @@ HEADERS = {
 
 
 class Live:
-    """Makes a frame for all watchers together, as long as there is one.
+    """The state of the server, for all who watch; without a watcher the engine knows nothing of it.
 
-    Without a watcher the engine knows nothing of it. All methods but `state` belong to the thread of the
-    event loop; the frames are made in another thread, since they wait for the end of a step.
+    All methods belong to the thread of the event loop; states are made in another thread, since they wait
+    for the end of a step.
     """
 
     def __init__(self, service: Service) -> None:
@@ -60,13 +55,9 @@ class Live:
         about = {"model": service.model, "window": service.parser.window, "chat": bool(template)}
         self.snapshots = Snapshots(self.engine, service.metrics, about)
         self.lock, self.updated, self.newest = asyncio.Lock(), -FRESH_SECONDS, dict[str, Any]()
-        self.frames: deque[tuple[int, str]] = deque(maxlen=MAX_FRAMES)
-        self.count = self.viewers = 0
-        self.has_frame = asyncio.Event()
-        self.ticking: asyncio.Task[None] | None = None
+        self.viewers = 0
 
     async def state(self) -> dict[str, Any]:
-        """Return the state of the server."""
         async with self.lock:
             if monotonic() - self.updated >= FRESH_SECONDS:
                 rounds = self.rounds if self.viewers else None
@@ -85,78 +76,26 @@ class Live:
         if self.viewers >= MAX_VIEWERS:
             message = f"{self.viewers} clients watch already: close one, or use /stats"
             raise APIError(message, 429, code="too_many_watchers", headers={"retry-after": "10"})
-        self.viewers += 1
-        if self.ticking is None or self.ticking.done():
+        if not self.viewers:
             self.rounds = RoundLog(self.engine)
             self.engine.observers = [*self.engine.observers, self.rounds]  # a new list: the engine reads it
-            self.ticking = asyncio.create_task(self._tick(self.rounds))
+        self.viewers += 1
 
     def leave(self) -> None:
         """Remove a watcher; after the last the engine is left alone."""
         self.viewers -= 1
-        if not self.viewers and self.ticking is not None:
-            self.ticking.cancel()
-            self.ticking = None
+        if not self.viewers:
+            self.engine.observers = [one for one in self.engine.observers if one is not self.rounds]
 
     async def watch(self) -> AsyncIterator[str]:
-        """Yield frames as server-sent events until the server stops; a late reader misses the oldest."""
-        read = self.count - 1 if self.frames else self.count  # the newest at once
-        while self.ticking is not None and not self.ticking.done():
-            frame = next((frame for frame in self.frames if frame[0] > read), None)
-            if frame is None:
-                await self.has_frame.wait()
-            else:
-                read = frame[0]
-                yield frame[1]
-
-    async def _tick(self, rounds: RoundLog) -> None:
-        """Make a frame now and then, while the server serves."""
-        try:
-            while self.engine.is_ready:
-                state = await self.state()
-                rows, lost = rounds.take()
-                state |= {"rounds": rows, "lost": lost}
-                self.count += 1
-                data = json.dumps(state, allow_nan=False, separators=(",", ":"))
-                self.frames.append((self.count, f"event: state\nid: {self.count}\ndata: {data}\n\n"))
-                self._ring()
-                await asyncio.sleep(FRAME_SECONDS)
-        finally:
-            self.engine.observers = [one for one in self.engine.observers if one is not rounds]
-            self.frames.clear()
-            asyncio.get_running_loop().call_soon(self._ring)
-
-    def _ring(self) -> None:
-        self.has_frame.set()
-        self.has_frame = asyncio.Event()
-
-
-class Frames(StreamingResponse):
-    """The stream of one watcher; one who reads nothing for `PATIENCE` seconds is cut off."""
-
-    def __init__(self, live: Live) -> None:
-        live.join()
-        self.live = live
-        super().__init__(live.watch(), media_type="text/event-stream", headers={"cache-control": "no-store"})
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send frames until either side ends; the place is free then."""
-        self.facts = facts_of(scope)
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self.live.leave()
-
-    async def stream_response(self, send: Any) -> None:
-        """Send frames, each within the reader's time."""
-
-        async def send_in_time(message: Any) -> None:
-            await asyncio.wait_for(send(message), PATIENCE)
-
-        try:
-            await super().stream_response(send_in_time)
-        except asyncio.TimeoutError:
-            self.facts["reason"] = "slow_reader"
+        """Yield states with the rounds since the last as server-sent events, until the server stops."""
+        rounds, number = self.rounds, self.rounds.added
+        while self.engine.is_ready:
+            state = await self.state()
+            rows, lost, number = rounds.rows_since(number)
+            data = json.dumps(state | {"rounds": rows, "lost": lost}, allow_nan=False, separators=(",", ":"))
+            yield f"event: state\ndata: {data}\n\n"
+            await asyncio.sleep(FRAME_SECONDS)
 
 
 def add_page(app: FastAPI, service: Service, origins: Collection[str]) -> None:
@@ -170,7 +109,8 @@ def add_page(app: FastAPI, service: Service, origins: Collection[str]) -> None:
     @app.get(STREAM, include_in_schema=False)
     async def frames(request: Request) -> Response:
         check_origin(request.headers, origins)
-        return Frames(live)
+        live.join()
+        return Stream(live.watch(), live.leave)
 
     for address, (kind, content) in page_files().items():
         _add_file(app, address, kind, content)

@@ -50,24 +50,23 @@ def bar_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
     sequences = [list(sequence) for sequence in sequences if sequence]
     longest = max(map(len, sequences), default=1)
 
-    def process(input_ids: Any, scores: Any) -> Any:
+    def barred(input_ids: Any) -> list[int]:
         end = input_ids[0, max(0, input_ids.shape[-1] - longest + 1) :].tolist()
-        last = [one[-1] for one in sequences if end[len(end) - len(one) + 1 :] == one[:-1]]
-        scores = scores.clone()
-        scores[:, last] = -inf
-        return scores
+        return [one[-1] for one in sequences if end[len(end) - len(one) + 1 :] == one[:-1]]
 
-    return process
+    return _bar(barred)
 
 
 def bar_until(length: int, ends: Collection[int]) -> Processor:
     """Bar the tokens that end a text before it has `length` tokens with its prompt."""
     tokens = sorted(ends)
+    return _bar(lambda input_ids: tokens if input_ids.shape[-1] < length else [])
 
+
+def _bar(barred: Callable[[Any], list[int]]) -> Processor:
     def process(input_ids: Any, scores: Any) -> Any:
-        if input_ids.shape[-1] < length:
-            scores = scores.clone()
-            scores[:, tokens] = -inf
+        scores = scores.clone()
+        scores[:, barred(input_ids)] = -inf
         return scores
 
     return process

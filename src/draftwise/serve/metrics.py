@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
+from collections import deque
 from dataclasses import fields
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -15,6 +18,7 @@ from .generations import Event, Generation
 LABELS = ("model_name", "engine")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+RECENT, SLICE = 300, 10  # seconds over which acceptance is counted, and by how many at once
 REASONS = {"eos": "stop", "stop": "stop", "length": "length", "abort": "abort"}
 # By name the text, and the labels besides `LABELS`.
 COUNTERS = {
@@ -51,12 +55,33 @@ HISTOGRAMS = {
 }
 
 
+class RecentDrafts:
+    """Counts the tokens that each drafter drafted lately, and those of them that were accepted."""
+
+    def __init__(self) -> None:
+        self.slices: deque[tuple[int, Tally[tuple[str, str]]]] = deque(maxlen=RECENT // SLICE)
+
+    def add(self, round: Round) -> None:
+        now = int(monotonic() // SLICE)
+        if not self.slices or self.slices[-1][0] != now:
+            self.slices.append((now, Tally()))
+        counts, name = self.slices[-1][1], round.arm.drafter
+        counts[name, "drafted"] += round.drafted
+        counts[name, "accepted"] += round.accepted
+
+    def counts(self, name: str) -> dict[str, int]:
+        oldest = monotonic() // SLICE - RECENT // SLICE
+        recent = [counts for at, counts in list(self.slices) if at > oldest]
+        return {key: sum(counts[name, key] for counts in recent) for key in ("drafted", "accepted")}
+
+
 class Metrics:
     """Counts what the engine does; an observer of the engine."""
 
     def __init__(self, engine: Engine, model: str, window: int) -> None:
         self.capacity = engine.limits.batch * window
         self.registry, self.labels, self.engine = CollectorRegistry(), (model, "0"), engine
+        self.recent = RecentDrafts()
         own: dict[str, Any] = {"registry": self.registry}
         self.counters = {
             name: Counter(name, text, (*LABELS, *more.split()), **own)
@@ -83,7 +108,6 @@ class Metrics:
         self.histograms[name].labels(*self.labels).observe(value)
 
     def add_round(self, sequence: Generation, round: Round, gap: float) -> None:
-        """Count a round."""
         if sequence.stats.rounds == 1:
             prompt, times = len(sequence.spec.prompt), sequence.times
             self._count("vllm:prompt_tokens", prompt)
@@ -99,6 +123,7 @@ class Metrics:
             self._count("draftwise:phase_seconds", getattr(round.seconds, phase.name), phase.name)
         if not round.drafted:
             return
+        self.recent.add(round)
         for name, amount in (
             ("drafts", 1),
             ("draft_tokens", round.drafted),
@@ -110,7 +135,6 @@ class Metrics:
             self._count("vllm:spec_decode_num_accepted_tokens_per_pos", 1, str(position))
 
     def add_end(self, sequence: Generation, event: Event) -> None:
-        """Count a sequence."""
         times = sequence.times
         self._count("vllm:request_success", 1, REASONS.get(event.finish_reason, "error"))
         self._observe("vllm:e2e_request_latency_seconds", times.ended - times.arrived)
@@ -122,7 +146,6 @@ class Metrics:
         self._observe("vllm:request_generation_tokens", sequence.stats.tokens)
 
     def add_request(self, route: str, status: int, reason: str) -> None:
-        """Count a request."""
         self._count("draftwise:http_requests", 1, route, str(status), reason)
 
     def _usage(self) -> float:

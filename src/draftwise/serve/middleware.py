@@ -41,7 +41,6 @@ class RequestLog:
         self.app, self.metrics, self.routes = app, metrics, frozenset(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and record its outcome."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -141,7 +140,6 @@ class RequestGuard:
         self.bytes = 0  # of the bodies that are read or answered now
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -218,7 +216,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def send_error(error: APIError, send: Send) -> None:
-    """Answer with an error."""
     text = json.dumps(error.body).encode()
     headers = {"content-type": "application/json", "content-length": str(len(text)), **error.headers}
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -19,22 +20,36 @@ from ..generation.prompts import encode, render_messages
 from ..generation.text import StopStrings, stop_strings
 from ..inputs import whole
 from ..policies.catalogue import method
-from .bodies import Chat, Completion, GenerationBody, SamplingBody, Speculative, StreamOptions, Tokenize, Tool
-from .chats import template_messages, template_variables
+from .bodies import (
+    Chat,
+    Completion,
+    GenerationBody,
+    ItemText,
+    Message,
+    Part,
+    SamplingBody,
+    Speculative,
+    StreamOptions,
+    TemplateBody,
+    Tokenize,
+    Tool,
+    ToolCall,
+)
 from .errors import APIError
 from .generations import GenerationRequest
 from .grammar import Grammars, MakeConstraint, requested_form
 from .limits import Limits
 from .logits import allow_tokens, bar_until, bar_words, bias_tokens, check_tokens
 from .sandbox import Form
+from .schedule import MAX_DRAFT
 from .tokens import TokenTexts
-from .tools import CallParser, Parser, ShippedParser, Template, ToolTokenizer, call_form, offered_tools
+from .tools import Parser, Template, TextParser, ToolTokenizer, call_form, offered_tools
 
-MAX_DRAFT = 128  # tokens of a draft that a client may ask for
 FIXED = re.compile(r"static(-\d+)?")
-DEFAULT_TOKENS = 16  # of a plain completion that does not say how many
 ANY_SEED = -1  # as vLLM and llama.cpp have it
 SAMPLING = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+VARIABLES = ("reasoning_effort", "documents", "add_generation_prompt", "continue_final_message")  # of a body
+COPIED = ("name", "tool_call_id", "reasoning_content")  # of a message, where they are given
 CHARACTERS = 4  # of a token, in most texts
 # Tokens that the beginning of a text may have more than all of it: it ends within a word, or within the name
 # of a special token.
@@ -43,25 +58,22 @@ MARGIN = 256
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """The sequences that one request asks for, and the form of its answer.
+    """The sequences that one request asks for, those of one prompt after each other.
 
     `echoes` are the texts of the prompts where the answer repeats them, and `offsets` the beginnings of the
-    texts of their tokens, where these are scored; with `shows_drafters` a stream names the drafter of each
-    piece, and with `repeats_usage` every piece has the usage; `make_parser` makes the parser of tool calls.
+    texts of their tokens, where these are scored; `make_parser` makes the parser of a text's calls of tools.
     """
 
+    body: Completion | Chat
     sequences: list[GenerationRequest]
-    prompt_tokens: int
-    is_chat: bool
-    is_stream: bool
-    has_usage: bool
-    has_logprobs: bool
-    n: int
     echoes: Sequence[str] = ()
     offsets: Sequence[Sequence[int]] = ()
-    shows_drafters: bool = False
-    repeats_usage: bool = False
-    make_parser: Callable[[], Parser] | None = None
+    make_parser: Callable[[], Parser] = TextParser
+
+    @property
+    def stream(self) -> StreamOptions:
+        """What a stream tells besides its texts."""
+        return self.body.stream_options or StreamOptions()
 
 
 class RequestParser:
@@ -84,23 +96,23 @@ class RequestParser:
 
     def parse_completion(self, body: Completion, grammar: MakeConstraint | None = None) -> ParsedRequest:
         """Return the sequences of `/v1/completions`."""
-        if body.best_of is not None and body.best_of != (body.n or 1):
+        if body.best_of not in (None, body.samples):
             raise APIError(f"best_of={body.best_of}: give the same as n, or leave it out", param="best_of")
-        prompts = split_prompts(body.prompt)
-        self._check_samples(len(prompts) * (body.n or 1), "prompt")
-        encoded = [self.encode(prompt, options=tokenizer_options(body)) for prompt in prompts]
-        max_tokens = DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
-        if max_tokens == 0 and not body.echo:
+        if body.max_tokens == 0 and not body.echo:
             raise APIError("max_tokens=0: give 1 or more, or set echo", param="max_tokens")
-        scored = body.logprobs if body.echo else None
-        logprobs = {"logprobs": body.logprobs is not None, "top_logprobs": body.logprobs or 0}
-        parsed = self._parse(body, encoded, max_tokens, logprobs, scored, grammar)
+        prompts = split_prompts(body.prompt)
+        self._check_samples(len(prompts) * body.samples, "prompt")
+        encoded = [self.encode(prompt, options=tokenizer_options(body)) for prompt in prompts]
+        sequences = self._sequences(body, encoded, grammar)
         if not body.echo:
-            return parsed
+            return ParsedRequest(body, sequences)
         echoes = [self.decode(prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
+        if body.logprobs is None:
+            return ParsedRequest(body, sequences, echoes)
         pairs = zip(encoded, echoes, strict=True)
-        offsets = () if scored is None else [self.token_texts.offsets(ids, text) for ids, text in pairs]
-        return replace(parsed, echoes=echoes, offsets=offsets)
+        offsets = [self.token_texts.offsets(ids, text) for ids, text in pairs]
+        sequences = [replace(sequence, prompt_logprobs=body.logprobs) for sequence in sequences]
+        return ParsedRequest(body, sequences, echoes, offsets)
 
     def parse_chat(self, body: Chat, grammar: MakeConstraint | None = None) -> ParsedRequest:
         """Return the sequences of `/v1/chat/completions`."""
@@ -109,18 +121,16 @@ class RequestParser:
             raise APIError(message, param="top_logprobs")
         if body.max_tokens == 0:
             raise APIError("max_tokens=0: give 1 or more", param="max_tokens")
-        self._check_samples(body.n or 1, "n")
+        self._check_samples(body.samples, "n")
         tools = [tool.model_dump(exclude_none=True) for tool in self._check_tools(body)]
         messages = template_messages(body.messages, as_text=self.template.as_text)
         if any(message["role"] == "tool" for message in messages) and not self.template.takes_results:
             raise APIError("the chat template takes no messages of role 'tool'", param="messages")
-        options = template_variables(body, self.decoder.tokenizer)
-        ids = self.encode(messages, tools=tools, options=options)
-        max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        logprobs = {"logprobs": bool(body.logprobs), "top_logprobs": body.top_logprobs or 0}
-        parsed = self._parse(body, [ids], max_tokens, logprobs, None, grammar)
-        parsed = replace(parsed, is_chat=True)
-        return self._with_calls(parsed, body, tools) if tools else parsed
+        ids = self.encode(messages, tools=tools, options=template_variables(body, self.decoder.tokenizer))
+        if not tools:
+            return ParsedRequest(body, self._sequences(body, [ids], grammar))
+        sequences = self._sequences(body, [ids], grammar, self.template.marks)
+        return ParsedRequest(body, sequences, make_parser=self.template.call_parser(ids, tools))
 
     def _check_tools(self, body: Chat) -> list[Tool]:
         """Return the tools that the model is told of; it must take them, and its calls be understood."""
@@ -131,20 +141,6 @@ class RequestParser:
             message = "tools: the form of this model's calls is not known; put them into a message instead"
             raise APIError(message, param="tools")
         return tools
-
-    def _with_calls(self, parsed: ParsedRequest, body: GenerationBody, tools: list[Any]) -> ParsedRequest:
-        """Return the request with its calls separated from its text."""
-        template, names = self.template, {tool["function"]["name"] for tool in tools}
-        parser: Callable[[], Parser]
-        if template.shipped is not None:
-            prompt = self.decoder.tokenizer.decode(parsed.sequences[0].prompt)
-            parser = partial(ShippedParser, self.decoder.tokenizer, template.shipped, prompt, tools)
-        else:
-            assert template.format is not None
-            parser = partial(CallParser, template.format, names)
-        tokenizer = output_tokenizer(body, self.decoder, template.marks)
-        sequences = [replace(sequence, tokenizer=tokenizer) for sequence in parsed.sequences]
-        return replace(parsed, sequences=sequences, make_parser=parser)
 
     def tokenize(self, body: Tokenize, *, windows: int) -> list[int]:
         """Return the tokens of `/tokenize`: those that a prompt or messages would have."""
@@ -171,7 +167,6 @@ class RequestParser:
         return encode(tokenizer, prompt, vocab_size=self.vocab_size, chat=False, tools=tools, options=options)
 
     def decode(self, prompt: Any, ids: Sequence[int]) -> str:
-        """Return the text of a prompt."""
         if isinstance(prompt, str):
             return prompt
         return str(self.decoder.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
@@ -184,55 +179,28 @@ class RequestParser:
                 f"{count} texts in one request: this server takes at most {room} at once", param=param
             )
 
-    def _parse(
-        self,
-        body: GenerationBody,
-        prompts: list[list[int]],
-        max_tokens: int | None,
-        logprobs: dict[str, Any],
-        scored: int | None,
-        grammar: MakeConstraint | None,
-    ) -> ParsedRequest:
-        if body.stream_options is not None and not body.stream:
-            raise APIError("stream_options: set stream to true as well", param="stream_options")
-        stream = body.stream_options or StreamOptions()
-        has_usage = bool(stream.include_usage)
-        return ParsedRequest(
-            self._sequences(body, prompts, max_tokens, logprobs, scored, grammar),
-            prompt_tokens=sum(map(len, prompts)),
-            is_chat=False,
-            is_stream=bool(body.stream),
-            has_usage=has_usage,
-            has_logprobs=bool(logprobs["logprobs"]),
-            n=body.n or 1,
-            shows_drafters=bool(stream.include_drafters),
-            repeats_usage=has_usage and bool(stream.continuous_usage_stats),
-        )
-
     def _sequences(
         self,
-        body: GenerationBody,
+        body: Completion | Chat,
         prompts: list[list[int]],
-        max_tokens: int | None,
-        logprobs: dict[str, Any],
-        scored: int | None,
         grammar: MakeConstraint | None,
+        marks: Collection[str] = (),
     ) -> list[GenerationRequest]:
-        n, settings = body.n or 1, sampling_settings(body, self.decoder, grammar) | logprobs
-        deterministic = "seed" in settings
-        stop, tokenizer = (
-            stop_strings(() if body.stop is None else body.stop),
-            output_tokenizer(body, self.decoder),
-        )
-        excluded, max_draft, arm = self._speculation(body.speculative)
-        if n > 1 and settings.get("seed") is None:
+        """Return the sequences of a body; for `marks` see `output_tokenizer`."""
+        if body.stream_options is not None and not body.stream:
+            raise APIError("stream_options: set stream to true as well", param="stream_options")
+        settings = sampling_settings(body, self.decoder, grammar)
+        is_deterministic = "seed" in settings
+        if body.samples > 1 and not is_deterministic:
             settings["seed"] = self.seeds.getrandbits(32)
+        stop = stop_strings(() if body.stop is None else body.stop)
+        tokenizer, drafts = output_tokenizer(body, self.decoder, marks), self._speculation(body.speculative)
         sequences = []
         for ids in prompts:
-            room = self._room(len(ids), max_tokens)
+            room = self._room(len(ids), body.length)
             settings["max_new_tokens"] = max(1, room)
             settings["processors"] = self._processors(body, grammar, len(ids), room)
-            for sample in range(n):
+            for sample in range(body.samples):
                 sampling: Sampling = self.decoder.settings(stop, len(ids), sample, alone=False, **settings)
                 if stop and tokenizer is not None:
                     sampling = replace(sampling, ends=StopStrings(tokenizer, stop, len(ids)))
@@ -240,14 +208,11 @@ class RequestParser:
                     ids,
                     sampling,
                     stop,
-                    excluded=excluded,
-                    max_draft=max_draft,
-                    is_deterministic=deterministic,
-                    prompt_logprobs=scored,
+                    is_deterministic=is_deterministic,
                     has_output=room > 0,
-                    arm=arm,
                     tokenizer=tokenizer,
                     keeps_stop=bool(body.include_stop_str_in_output),
+                    **drafts,
                 )
                 sequences.append(sequence)
         return sequences
@@ -294,16 +259,16 @@ class RequestParser:
             raise APIError(message, code="context_length_exceeded", param=param)
         return self.window - length if max_tokens is None else max_tokens
 
-    def _speculation(self, settings: bool | Speculative | None) -> tuple[frozenset[str], int, Arm | None]:
-        """Return the excluded drafters, the longest draft, and an arm instead of the policy's."""
+    def _speculation(self, settings: bool | Speculative | None) -> dict[str, Any]:
+        """Return the fields of a `GenerationRequest` for what a client chooses of its drafts."""
         drafters = frozenset(self.decoder.loop.pool.drafters)
         if settings is None or settings is True:
-            return frozenset(), ENDLESS, None
-        if self.limits.choice == "nothing":
+            return {}
+        if self.limits.clients_choose == "nothing":
             message = "speculative: clients choose nothing of it here (--clients-choose); leave it out"
             raise APIError(message, param="speculative")
         if settings is False or settings.policy == "none":
-            return drafters, 0, None
+            return {"excluded": drafters, "max_draft": 0}
         max_draft = ENDLESS if settings.max_length is None else settings.max_length
         chosen = drafters if settings.drafters is None else frozenset(settings.drafters)
         if unknown := sorted(chosen - drafters):
@@ -311,39 +276,41 @@ class RequestParser:
             message = f"speculative.drafters has {unknown[0][:80]!r}: choose from {choices}"
             raise APIError(message, param="speculative")
         arm = None if settings.policy is None else self._fixed_arm(settings.policy, chosen)
-        return drafters - chosen, max_draft, arm
+        return {"excluded": drafters - chosen, "max_draft": max_draft, "arm": arm}
 
     def _fixed_arm(self, policy: str, drafters: frozenset[str]) -> Arm:
         """Return the arm of a policy that plays one; others learn from all requests together, and may read
         files."""
-        remedy = ""
-        if self.limits.choice != "everything":
-            remedy = (
+
+        def refuse(remedy: str) -> APIError:
+            return APIError(f"speculative.policy={policy[:60]!r}: {remedy}", param="speculative")
+
+        if self.limits.clients_choose != "everything":
+            raise refuse(
                 "clients choose max_length and drafters, or false, and no policy, unless the server is "
                 "started with --clients-choose everything"
             )
-        elif not FIXED.fullmatch(policy.partition("?")[0]):
-            remedy = (
+        if not FIXED.fullmatch(policy.partition("?")[0]):
+            raise refuse(
                 "a policy that learns is the server's; give none, or a fixed one such as "
                 "static-4?drafter=ngram"
             )
-        else:
-            names = [name for name in self.decoder.loop.pool.drafters if name in drafters]
-            (arm,) = method(policy, names).policy.arms
-            if arm.length <= MAX_DRAFT:
-                return arm
-            raise APIError(
-                f"speculative.policy={policy[:60]!r}: give drafts of at most {MAX_DRAFT} tokens",
-                param="speculative",
-            )
-        raise APIError(f"speculative.policy={policy[:60]!r}: {remedy}", param="speculative")
+        names = [name for name in self.decoder.loop.pool.drafters if name in drafters]
+        (arm,) = method(policy, names).policy.arms
+        if arm.length > MAX_DRAFT:
+            raise refuse(f"give drafts of at most {MAX_DRAFT} tokens")
+        return arm
 
 
-def sampling_settings(body: SamplingBody, decoder: Decoder, grammar: MakeConstraint | None) -> dict[str, Any]:
+def sampling_settings(
+    body: Completion | Chat, decoder: Decoder, grammar: MakeConstraint | None
+) -> dict[str, Any]:
     """Return arguments of `Decoder.settings` that hold for all sequences; the temperature is 1 unless set."""
-    own = {name: value for name in SAMPLING if (value := getattr(body, name)) is not None}
-    settings: dict[str, Any] = {"temperature": 1.0} | {**decoder.defaults} | own
-    settings.pop("max_new_tokens", None)
+    settings: dict[str, Any] = {
+        name: value for name in SAMPLING if (value := getattr(body, name)) is not None
+    }
+    settings.setdefault("temperature", decoder.defaults.get("temperature", 1.0))
+    settings |= {"logprobs": body.tops is not None, "top_logprobs": body.tops or 0}
     if body.top_k is not None:
         settings["top_k"] = max(0, body.top_k)
     if body.seed not in (None, ANY_SEED):
@@ -356,7 +323,7 @@ def sampling_settings(body: SamplingBody, decoder: Decoder, grammar: MakeConstra
     return settings
 
 
-def output_tokenizer(body: SamplingBody, decoder: Decoder, marks: Sequence[str] | set[str] = ()) -> Any:
+def output_tokenizer(body: SamplingBody, decoder: Decoder, marks: Collection[str] = ()) -> Any:
     """Return the tokenizer that decodes an answer; None if it is the decoder's.
 
     It shows the special tokens `marks`, or all if the request wants them, and no token that ends the text,
@@ -376,7 +343,6 @@ def output_tokenizer(body: SamplingBody, decoder: Decoder, marks: Sequence[str] 
 
 
 def tokenizer_options(body: Completion | Tokenize) -> dict[str, Any]:
-    """Return the tokenizer's options for a prompt."""
     return {} if body.add_special_tokens is None else {"add_special_tokens": body.add_special_tokens}
 
 
@@ -412,3 +378,49 @@ def check_length(
     if is_long:
         message = f"the prompt has more than {max_tokens} tokens, the most that are read here: shorten it"
         raise APIError(message, code="context_length_exceeded", param=param)
+
+
+def template_messages(messages: Sequence[Message], *, as_text: bool = False) -> list[dict[str, Any]]:
+    """Return messages as the chat template takes them, arguments of calls as objects or `as_text`."""
+    result = []
+    for i, message in enumerate(messages):
+        content, calls = message.content, message.tool_calls
+        if content is None and not calls:
+            raise APIError(f"messages.{i}.content is missing: give it", param="messages")
+        role = "system" if message.role == "developer" else message.role
+        fields: dict[str, Any] = {"role": role, "content": join_content(content)}
+        fields |= {key: value for key in COPIED if (value := getattr(message, key))}
+        if calls:
+            if message.role != "assistant":
+                raise APIError(f"messages.{i}.tool_calls: only an assistant calls tools", param="messages")
+            fields["tool_calls"] = [_template_call(call, as_text) for call in calls]
+        result.append(fields)
+    return result
+
+
+def _template_call(call: ToolCall, as_text: bool) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except (ValueError, RecursionError):
+        shown = ascii(call.function.arguments[:40])
+        raise APIError(f"tool_calls: the arguments {shown} are no JSON", param="messages") from None
+    arguments = json.dumps(arguments, ensure_ascii=False) if as_text else arguments
+    function = {"name": call.function.name, "arguments": arguments}
+    return {**({"id": call.id} if call.id else {}), "type": "function", "function": function}
+
+
+def template_variables(body: TemplateBody, tokenizer: Any) -> dict[str, Any]:
+    """Return the variables of the chat template besides messages and tools, as vLLM sets them."""
+    variables = {name: value for name in VARIABLES if (value := getattr(body, name)) is not None}
+    if body.reasoning_effort is not None:
+        variables["enable_thinking"] = body.reasoning_effort != "none"
+    own = body.chat_template_kwargs or {}
+    reserved = {*inspect.signature(tokenizer.apply_chat_template).parameters, *VARIABLES[1:]}
+    if wrong := sorted({*reserved, "messages", "chat_template"} & own.keys()):
+        message = f"chat_template_kwargs: {wrong[0]!r} is no variable of the template; leave it out"
+        raise APIError(message, param="chat_template_kwargs")
+    return variables | own
+
+
+def join_content(content: str | Sequence[Part | ItemText] | None) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content or ())

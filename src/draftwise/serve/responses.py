@@ -1,55 +1,57 @@
-"""Answers to `/v1/responses`: whole ones, and the events of a stream."""
+"""`/v1/responses`: the chat that a body stands for, and its answer, whole or as the events of a stream."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from .answers import Answer, Json, metrics
-from .bodies import Responses
+from pydantic import ValidationError
+
+from .answers import ChatAnswer, Json, metrics
+from .bodies import Chat, Item, ItemChoice, ItemFormat, Responses, SamplingBody
 from .errors import APIError
-from .generations import Event, Generation
+from .generations import Event
+from .requests import join_content
 from .tools import AnswerPart
 
+ALIASES = {"messages": "input", "response_format": "text", "grammar": "text"}
+SHARED = (*SamplingBody.model_fields, "parallel_tool_calls", "chat_template_kwargs")
+REQUIRED = {"message": ("role", "content"), "function_call": ("call_id", "name", "arguments")}
 
-@dataclass
-class ItemAnswer(Answer):
-    """The answer to one body of `/v1/responses`, as items: reasoning, a message, and calls of tools."""
 
-    body: Responses | None = None
+class ItemAnswer(ChatAnswer):
+    """The answer to one request to `/v1/responses`, as items: reasoning, a message, and calls of tools.
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.id = f"resp_{token_hex(12)}"
+    `request` is its body, which `parsed` has as a chat.
+    """
+
+    prefix = "resp_"
+    end = ""
+
+    def __init__(self, *parts: Any, request: Responses) -> None:
+        super().__init__(*parts)
+        self.request = request
         self.output: list[Json] = []
         self.open: Json | None = None  # the message or reasoning that is being written
         self.reasoning = ""
         self.number, self.finish_reason = 0, ""
 
-    def whole(self, sequences: Sequence[Generation], events: Sequence[Sequence[Event]]) -> Json:
-        """See `Answer`."""
-        for event in events[0]:
-            self.chunks(sequences[0], event, first=False)
-        return self._response(sequences)
+    def whole(self, events: Sequence[Event]) -> Json:
+        self.chunks(events[0])
+        return self._response(is_over=True)
 
     # -- in pieces ------------------------------------------------------------------------------------
 
-    def opening_chunks(self, sequences: Sequence[Generation]) -> list[Json]:
+    def opening_chunks(self) -> list[Json]:
         """Return the first events: the response has been made, and is under way."""
         return [
             self._event(f"response.{kind}", response=self._response()) for kind in ("created", "in_progress")
         ]
 
-    def chunks(self, sequence: Generation, event: Event, *, first: bool) -> list[Json]:
-        """Return the events of one event of the sequence."""
-        if self.parsed.make_parser is None:
-            parts = [AnswerPart(event.text)] if event.text else []
-        else:
-            parts = self._parse(sequence, event.text, last=event.is_last)
+    def chunks(self, event: Event) -> list[Json]:
         events: list[Json] = []
-        for part in parts:
+        for part in self._parse(event):
             text = part.text or part.reasoning
             events += self._add_call(part) if part.name else self._write(text, bool(part.reasoning))
         if event.is_last:
@@ -59,29 +61,18 @@ class ItemAnswer(Answer):
             events += self._close()
         return events
 
-    def last_chunk(self, sequences: Sequence[Generation]) -> Json:
-        """Return the event that ends a stream."""
-        response = self._response(sequences)
-        return self._event(f"response.{response['status']}", response=response)
+    def closing_chunks(self) -> list[Json]:
+        """Return the event that ends a stream, with the response."""
+        response = self._response(is_over=True)
+        return [self._event(f"response.{response['status']}", response=response)]
 
     def error_chunk(self, error: APIError) -> Json:
-        """Return the event of an error in mid-stream."""
         fields = error.body["error"]
-        return self._event(
-            "error",
-            code=fields["code"] or fields["type"],
-            message=fields["message"],
-            param=fields["param"],
-        )
+        code = fields["code"] or fields["type"]
+        return self._event("error", code=code, message=fields["message"], param=fields["param"])
 
     def to_event(self, chunk: Json) -> str:
-        """Return a server-sent event, with its name."""
         return f"event: {chunk['type']}\n{super().to_event(chunk)}"
-
-    @property
-    def end(self) -> str:
-        """What follows the last event."""
-        return ""
 
     def _event(self, kind: str, **fields: Any) -> Json:
         self.number += 1
@@ -154,12 +145,10 @@ class ItemAnswer(Answer):
 
     # -- the response itself --------------------------------------------------------------------------
 
-    def _response(self, sequences: Sequence[Generation] = ()) -> Json:
-        """Return the response as it is now; with its `sequences` once they are over."""
-        body = self.body
-        assert body is not None
-        is_cut = bool(sequences) and self.finish_reason == "length"
-        status = ("incomplete" if is_cut else "completed") if sequences else "in_progress"
+    def _response(self, *, is_over: bool = False) -> Json:
+        """Return the response as it is now."""
+        body, is_cut = self.request, is_over and self.finish_reason == "length"
+        status = ("incomplete" if is_cut else "completed") if is_over else "in_progress"
         fields = body.model_dump(by_alias=True, exclude_none=True)
         return {
             "id": self.id,
@@ -182,12 +171,12 @@ class ItemAnswer(Answer):
             "tools": fields.get("tools", []),
             "top_p": body.top_p,
             "truncation": "disabled",
-            "usage": self._item_usage(sequences) if sequences else None,
-            "metrics": metrics(sequences) if sequences else None,
+            "usage": self._item_usage() if is_over else None,
+            "metrics": metrics(self.sequences) if is_over else None,
         }
 
-    def _item_usage(self, sequences: Sequence[Generation]) -> Json:
-        usage = self.usage(sequences)
+    def _item_usage(self) -> Json:
+        usage = self.usage()
         return {
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": usage["prompt_tokens_details"],
@@ -195,3 +184,77 @@ class ItemAnswer(Answer):
             "output_tokens_details": {"reasoning_tokens": self.token_texts.count(self.reasoning)},
             "total_tokens": usage["total_tokens"],
         }
+
+
+# -- the body -----------------------------------------------------------------------------------------
+
+
+def as_chat(body: Responses) -> Chat:
+    """Return the chat that a body of `/v1/responses` stands for."""
+    text = isinstance(body.input, str)
+    messages = [{"role": "user", "content": body.input}] if text else _item_messages(body.input)
+    if not messages:
+        raise APIError("input has no message: give one", param="input")
+    if body.instructions is not None:
+        messages = [{"role": "system", "content": body.instructions}, *messages]
+    choice: Any = body.tool_choice
+    if isinstance(choice, ItemChoice):
+        choice = {"type": "function", "function": {"name": choice.name}}
+    tools = [
+        {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
+        for tool in body.tools or ()
+    ]
+    fields = {name: getattr(body, name) for name in SHARED}
+    fields |= {"messages": messages, "tools": tools or None, "tool_choice": choice}
+    fields |= {"max_completion_tokens": body.max_output_tokens}
+    fields |= {"reasoning_effort": body.reasoning.effort if body.reasoning else None}
+    if response_format := _response_format(body.text.format if body.text else None):
+        if body.response_format is not None:
+            raise APIError("text.format and response_format exclude each other: give one", param="text")
+        fields["response_format"] = response_format
+    try:
+        return Chat(**fields)
+    except ValidationError as error:  # calls in a row make one message, which holds only so many
+        first = error.errors()[0]
+        raise APIError(f"input: {first['loc'][-1]}: {first['msg']}", param="input") from None
+
+
+def rename_fields(error: APIError) -> APIError:
+    """Return an error of the chat that a body stands for by the names of the body."""
+    error.param = ALIASES.get(error.param or "", error.param)
+    error.message = error.message.replace("response_format", "text.format")
+    return error
+
+
+def _response_format(form: ItemFormat | None) -> dict[str, Any] | None:
+    if form is None or form.type != "json_schema":
+        return None if form is None else {"type": form.type}
+    if form.schema_ is None:
+        raise APIError("text.format.schema is missing: give it", param="text")
+    schema = {"name": form.name, "schema": form.schema_, "strict": form.strict}
+    return {"type": form.type, "json_schema": schema}
+
+
+def _item_messages(items: Any) -> list[dict[str, Any]]:
+    """Return messages; calls that follow each other belong to one of an assistant."""
+    messages: list[dict[str, Any]] = []
+    item: Item
+    for i, item in enumerate(items):
+        if item.type == "reasoning":
+            continue
+        for name in REQUIRED.get(item.type, ("call_id", "output")):
+            if getattr(item, name) is None:
+                raise APIError(f"input.{i}.{name} is missing: give it", param="input")
+        if item.type == "message":
+            messages.append({"role": item.role, "content": join_content(item.content)})
+        elif item.type == "function_call_output":
+            messages.append(
+                {"role": "tool", "tool_call_id": item.call_id, "content": join_content(item.output)}
+            )
+        else:
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": None})
+            function = {"name": item.name, "arguments": item.arguments}
+            call = {"id": item.call_id, "type": "function", "function": function}
+            messages[-1].setdefault("tool_calls", []).append(call)
+    return messages

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -17,7 +17,7 @@ from ..generation.decoder import Decoder
 from .app import make_app
 from .engine import Engine
 from .limits import Limits
-from .middleware import FACTS, json_to_stderr
+from .middleware import FACTS, facts_of, json_to_stderr
 from .service import Service
 
 MAX_PORT = 65535
@@ -42,7 +42,6 @@ class Connection(H11Protocol):
     unread = 0  # bytes of an answer that it had not taken when that began
 
     def connection_made(self, transport: Any) -> None:
-        """Take a client in."""
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS:
             # The one waited for longest gives its place: this one, if no client lets us wait.
@@ -53,13 +52,11 @@ class Connection(H11Protocol):
         self._update()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let a client go."""
         super().connection_lost(exc)
         if self.timer is not None:
             self.timer.cancel()
 
     def handle_events(self) -> None:
-        """Handle what has come of a request."""
         super().handle_events()
         self._update()
 
@@ -69,17 +66,14 @@ class Connection(H11Protocol):
         self._record(400, "invalid_http")
 
     def on_response_complete(self) -> None:
-        """Note that all of an answer has been written."""
         super().on_response_complete()
         self._update()
 
     def pause_writing(self) -> None:
-        """Note that the client has much to read."""
         super().pause_writing()
         self._update()
 
     def resume_writing(self) -> None:
-        """Note that the client has read most of it."""
         super().resume_writing()
         self._update()
 
@@ -98,13 +92,16 @@ class Connection(H11Protocol):
         self.timer = self.loop.call_later(PATIENCE, self._check_progress)
 
     def _check_progress(self) -> None:
-        left = self.transport.get_write_buffer_size()
+        left, cycle = self.transport.get_write_buffer_size(), cast(Any, self.cycle)
         if left and left <= self.unread - LEAST_BYTES:
             self._wait()
+        elif cycle is None:
+            self._cut("request_timeout")
         else:
-            self._cut("request_timeout" if self.cycle is None else "")
+            facts_of(cycle.scope).setdefault("reason", "slow_reader")
+            self._cut()
 
-    def _cut(self, reason: str) -> None:
+    def _cut(self, reason: str = "") -> None:
         """Close the connection; with a reason, where no request of it is logged, the log has it."""
         self.transport.abort()
         self.connections.discard(self)

@@ -22,10 +22,12 @@ from typing import Any
 from weakref import finalize
 
 import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
 
 from ..errors import one_line
 from .constraint import SECONDS_PER_TOKEN, SPARE_SECONDS, error_of
-from .schemas import find_cost, find_grammar_cost, narrow_schema
+from .schemas import narrow_schema
 
 MAX_SECONDS = 1.5  # of a processor
 MAX_MEMORY = 256 << 20  # bytes besides the vocabulary
@@ -63,12 +65,8 @@ def compile_form(tokens: Any, form: Form) -> str:
 
 def translate_form(kind: str, source: str) -> str:
     """Return a form in llguidance's own notation; a ValueError has what no grammar obeys."""
-    from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import any_to_lark
-
     if kind in ("json", "schema", "loose schema"):
         schema = json.loads(source) if source else {"type": "object"}
-        check_cost(find_cost(schema))
         loose = kind == "loose schema"
         options: Any = LOOSE if loose else STRICT
         schema = schema if loose else narrow_schema(schema)
@@ -76,7 +74,6 @@ def translate_form(kind: str, source: str) -> str:
     if kind == "regex":
         return str(LLMatcher.grammar_from_regex(source))
     if kind == "grammar":
-        check_cost(find_grammar_cost(source))
         try:
             source = any_to_lark(source)
         except Exception as error:  # it has no kind of its own for most of what is wrong with a grammar
@@ -84,16 +81,8 @@ def translate_form(kind: str, source: str) -> str:
     return str(LLMatcher.grammar_from_lark(source))
 
 
-def check_cost(part: str) -> None:
-    """Reject a form with an expensive part."""
-    if part:
-        raise ValueError(f"it takes too long with {part}")
-
-
 def compile_grammar(tokens: Any, grammar: str) -> Any:
     """Return a matcher of a grammar in llguidance's own notation; a ValueError says why there is none."""
-    from llguidance import LLMatcher, LLParserLimits
-
     limits = LLParserLimits(max_lexer_states=MAX_STATES, max_grammar_size=MAX_SYMBOLS, verbose_errors=False)
     matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
     if error := error_of(matcher):
@@ -178,7 +167,6 @@ class Sandbox:
         return answer["grammar"]
 
     def close(self) -> None:
-        """End the process that forks."""
         with self._lock:
             if self._end is not None:
                 self._end()
@@ -221,8 +209,6 @@ class Vocabulary:
     bos_token_id = None
 
     def __init__(self, message: dict[str, Any]) -> None:
-        from llguidance import LLTokenizer, TokenizerWrapper
-
         self.tokens = [bytes.fromhex(token) for token in message["tokens"]]
         self.special_token_ids, self.eos_token_id = message["special"], message["ends"][0]
         self.tokenizer: Any = LLTokenizer(TokenizerWrapper(self), eos_token=message["ends"])

@@ -1,14 +1,12 @@
 """JSON schemas as llguidance is to read them: it refuses what it cannot obey, and names the keyword.
 
-What it takes otherwise than JSON Schema does is settled here, before it reads them; and what it takes too
-long to read, or to write, is found: it counts its steps, but a step may cost anything.
+What it takes otherwise than JSON Schema does is settled here, before it reads them.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from math import inf, isqrt, lcm
 from typing import Any
 
 # Keywords of schemas by names of their own, and of values.
@@ -37,20 +35,6 @@ FINEST = 1024  # of the fractions that are binary numbers, such as 0.5
 # Characters that it would have to write as a code, and leaves out of a fixed text instead.
 CODED = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|[xuU]\{?([0-9a-fA-F]+)\}?|.)", re.DOTALL)
-
-MAX_MULTIPLE = 10_000  # of whose multiples it makes a machine with so many states
-MAX_MEETING = 8  # patterns that one text must fit: what a step costs triples with each
-MAX_PAIRS = 900  # pairs of patterns for the names of properties
-MAX_PLACES = 20_000  # of a schema whose references are written out where llguidance merges them
-# Keywords that change nothing beside a reference, and those that add no pattern to what stands beside them.
-_SILENT = "title description $schema $id id $defs definitions $comment default examples"
-_NOTES = "type required minProperties maxProperties minItems maxItems minimum maximum"
-SILENT = set(_SILENT.split())
-NOTES = SILENT | VALUES | set(_NOTES.split())
-MERGING = ("allOf", "anyOf", "oneOf", "$ref")
-
-
-# -- what it would not obey ---------------------------------------------------------------------------
 
 
 def narrow_schema(schema: Any, *, inner: bool = False) -> Any:
@@ -124,110 +108,3 @@ def _may_repeat(schema: dict[str, Any]) -> bool:
     certain = len(set(map(str, required))) if isinstance(required, list) else 0
     closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     return isinstance(least, int) and least > max(1, certain) and not closed
-
-
-# -- what costs too much ------------------------------------------------------------------------------
-
-
-def find_cost(*schemas: Any) -> str:
-    """Return what of some schemas makes them too expensive together; empty if there is nothing."""
-    largest, multiples, meeting, pairs = 1, 0, 0, 0
-    for schema in schemas:
-        places = [place for place in _places(schema) if isinstance(place, dict)]
-        numbers = {number for place in places if (number := _multiple(place))}
-        merged = [_count_patterns(schema, place) for place in places if _merges(place)]
-        multiples += max(sum(numbers), lcm(*numbers) if merged else 0)
-        largest = max(largest, *numbers, 0)
-        meeting += sum(3**count for count in merged)
-        pairs += sum(_count_named(place) ** 2 for place in places)
-    if multiples > MAX_MULTIPLE:
-        return f"multipleOf {largest}: give {MAX_MULTIPLE} at most, for all together"
-    if meeting > 3**MAX_MEETING:
-        return f"patterns and formats below allOf, or beside anyOf or $ref: give {MAX_MEETING} at most"
-    if any(count_places(schema) > MAX_PLACES for schema in schemas):
-        return (
-            f"$ref below allOf, or beside other keywords: written out they have more than {MAX_PLACES} places"
-        )
-    return f"patternProperties: give {isqrt(MAX_PAIRS)} patterns at most" if pairs > MAX_PAIRS else ""
-
-
-def find_grammar_cost(source: str) -> str:
-    """Return what of a grammar makes it too expensive; empty if there is nothing."""
-    bare = re.sub(r'"(\\.|[^"\\\n])*"|/(\\.|[^/\\\n])+/', "", source)
-    if "%json" in source:
-        return "%json: give a schema as response_format"
-    if bare.count("&") + bare.count("~") > MAX_MEETING:
-        return f"more than {MAX_MEETING} operators & and ~"
-    return ""
-
-
-def _places(schema: Any) -> Iterator[Any]:
-    """All that may be a schema in a schema, and what is below it."""
-    left = [schema]
-    while left:
-        place = left.pop()
-        yield place
-        if isinstance(place, dict):
-            left += [inner for word, inner in place.items() if word not in VALUES]
-        elif isinstance(place, list):
-            left += place
-
-
-def count_places(schema: Any) -> int:
-    """Return how many places a schema has once every reference that is merged is written out."""
-    counts: dict[tuple[int, bool], int] = {}
-
-    def count(place: Any, merged: bool) -> int:
-        if (id(place), merged) not in counts:
-            counts[id(place), merged] = 0  # what is met again within itself is not written out
-            counts[id(place), merged] = 1 + sum(count(*inner) for inner in below(place, merged))
-        return counts[id(place), merged]
-
-    def below(place: Any, merged: bool) -> Iterator[tuple[Any, bool]]:
-        if isinstance(place, list):
-            yield from ((inner, merged) for inner in place)
-        elif isinstance(place, dict):
-            yield from ((inner, word == "allOf") for word, inner in place.items() if word not in VALUES)
-            if isinstance(ref := place.get("$ref"), str) and (merged or place.keys() - SILENT != {"$ref"}):
-                yield _resolve(schema, ref), True
-
-    return count(schema, False)
-
-
-def _merges(place: dict[str, Any]) -> bool:
-    """Return whether several schemas at a place make one."""
-    return "allOf" in place or (any(word in place for word in MERGING) and len(place.keys() - NOTES) > 1)
-
-
-def _multiple(place: dict[str, Any]) -> int:
-    number = place.get("multipleOf")
-    return int(abs(number)) if isinstance(number, int | float) and 1 <= abs(number) < inf else 0
-
-
-def _count_named(place: dict[str, Any]) -> int:
-    patterns = place.get("patternProperties")
-    return len(patterns) if isinstance(patterns, dict) else 0
-
-
-def _count_patterns(schema: Any, start: Any) -> int:
-    """Return how many patterns and formats a place and its references have, up to more than a few."""
-    total, left, visited = 0, [start], set[str]()
-    while left and total <= MAX_MEETING:
-        for place in _places(left.pop()):
-            if isinstance(place, dict):
-                total += ("pattern" in place) + (str(place.get("format")) in FORMATS) + _count_named(place)
-                if isinstance(ref := place.get("$ref"), str) and ref not in visited:
-                    visited.add(ref)
-                    left.append(_resolve(schema, ref))
-    return total
-
-
-def _resolve(schema: Any, ref: str) -> Any:
-    """Return the schema that a reference names; the whole one if it is not found."""
-    place = schema
-    for part in ref.removeprefix("#").strip("/").split("/"):
-        inner = place.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(place, dict) else None
-        if inner is None:
-            return schema
-        place = inner
-    return place

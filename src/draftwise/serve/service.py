@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -17,24 +16,21 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from ..generation.decoder import Decoder
-from .answers import Answer, metrics
+from .answers import Answer, ChatAnswer, metrics
 from .bodies import Chat, Completion, GenerationBody, Responses
-from .chats import as_chat, rename_fields
 from .engine import Engine
 from .errors import APIError
-from .generations import Event, Generation
+from .generations import Event, merge_events
 from .grammar import MakeConstraint
 from .limits import Limits
 from .metrics import Metrics
 from .middleware import CLIENT_LEFT, facts_of, note_error
 from .requests import ParsedRequest, RequestParser
-from .responses import ItemAnswer
+from .responses import ItemAnswer, as_chat, rename_fields
 from .sandbox import Connection, Form
 from .schedule import Client
 
-READ_SECONDS = 10.0  # that a client has to read the end of a stream after its text must be over
 COMPILERS, PER_CLIENT = 8, 2  # grammars that are compiled at once, and those of one client among them
-MAX_COMPILING = 32  # grammars of one client that may wait for it
 T = TypeVar("T")
 
 
@@ -42,97 +38,80 @@ class Json(JSONResponse):
     """JSON with every character outside ASCII escaped: also half a character that a client sent."""
 
     def render(self, content: Any) -> bytes:
-        """Return the body."""
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class Stream(StreamingResponse):
-    """Server-sent events; the connection of a client that reads too slowly is cut after `seconds`.
+    """Server-sent events; `end` is called once nothing more is sent, also where nothing was."""
 
-    `end` is called once nothing more is sent, also where nothing was.
-    """
+    is_complete = False
 
-    def __init__(self, events: AsyncIterator[str], seconds: float, end: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncIterator[str], end: Callable[[], None]) -> None:
         super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
-        self.seconds, self.end, self.reason = seconds, end, "client_left"
+        self.end = end
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Send events until either side ends."""
         try:
             await super().__call__(scope, receive, send)
         finally:
             self.end()
-            if self.reason:
-                facts_of(scope)["reason"] = self.reason
+            if not self.is_complete:
+                facts_of(scope).setdefault("reason", "client_left")
 
     async def stream_response(self, send: Any) -> None:
-        """Send all events, or as many as the client takes in time."""
-        try:
-            await asyncio.wait_for(super().stream_response(send), self.seconds)
-            self.reason = ""
-        except asyncio.TimeoutError:
-            self.reason = "slow_reader"
+        await super().stream_response(send)
+        self.is_complete = True
 
 
 @dataclass
 class Exchange:
-    """One request whose sequences are being written; `client_left` is done once its client has left."""
+    """One request whose sequences are being written."""
 
     answer: Answer
-    sequences: list[Generation]
     facts: dict[str, Any]
-    client_left: asyncio.Future[None]
-    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    events: asyncio.Queue[Event]
 
-    async def whole(self, event: Event | None) -> Response:
-        """Return the whole answer, which begins with this event."""
-        events: list[list[Event]] = [[] for _ in self.sequences]
-        left = len(self.sequences)
-        while event is not None:
+    async def whole(self) -> Response:
+        events: list[list[Event]] = [[] for _ in self.answer.sequences]
+        while not all(own and own[-1].is_last for own in events):
+            event = await self.events.get()
             if event.error is not None:
                 raise event.error
             events[event.index].append(event)
-            left -= event.is_last
-            if not left:
-                return Json(self.answer.whole(self.sequences, events))
-            event = await wait_either(self.events.get(), self.client_left)
-        return Response(status_code=CLIENT_LEFT)
+        return Json(self.answer.whole([merge_events(own) for own in events]))
 
     async def stream(self, event: Event) -> AsyncIterator[str]:
         """Yield the answer's server-sent events, which begin with this event."""
-        answer, parsed = self.answer, self.answer.parsed
-        left, started = len(self.sequences), set[int]()
-        for chunk in answer.opening_chunks(self.sequences):
+        answer, left = self.answer, len(self.answer.sequences)
+        for chunk in answer.opening_chunks():
             yield answer.to_event(chunk)
         while True:
             if event.error is not None:
                 note_error(self.facts, event.error)
                 yield answer.to_event(answer.error_chunk(event.error))
                 break
-            chunks = answer.chunks(self.sequences[event.index], event, first=event.index not in started)
-            if parsed.shows_drafters and chunks and event.pieces:
+            chunks = answer.chunks(event)
+            if answer.parsed.stream.include_drafters and chunks and event.pieces:
                 chunks[0]["draftwise"] = {"pieces": [[piece.source, piece.text] for piece in event.pieces]}
-            for chunk in chunks:
-                yield answer.to_event(chunk)
-            started.add(event.index)
             left -= event.is_last
+            for chunk in chunks if left else [*chunks, *answer.closing_chunks()]:
+                yield answer.to_event(chunk)
             if not left:
-                if parsed.has_usage:
-                    yield answer.to_event(answer.last_chunk(self.sequences))
                 break
             event = await self.events.get()
         yield answer.end
 
     def end(self, engine: Engine) -> None:
         """Note the outcome: the request is answered, refused, or its client has left."""
-        engine.abandon([sequence for sequence in self.sequences if not sequence.is_over])
+        sequences, usage = self.answer.sequences, self.answer.usage()
+        engine.abandon([sequence for sequence in sequences if not sequence.is_over])
         self.facts |= {
             "id": self.answer.id,
-            "texts": len(self.sequences),
-            "prompt_tokens": self.answer.parsed.prompt_tokens,
-            "tokens": sum(sequence.stats.tokens for sequence in self.sequences),
-            "finished": sum(sequence.is_over for sequence in self.sequences),
-            "metrics": metrics(self.sequences),
+            "texts": len(sequences),
+            "prompt_tokens": usage["prompt_tokens"],
+            "tokens": usage["completion_tokens"],
+            "finished": sum(sequence.is_over for sequence in sequences),
+            "metrics": metrics(sequences),
         }
 
 
@@ -151,7 +130,6 @@ class Service:
         self.engine.observers.append(self.metrics)
         self.reading = ThreadPoolExecutor(1, "draftwise-prompts")
         self.compilers = ThreadPoolExecutor(COMPILERS, "draftwise-grammars")
-        self.compiling = Counter[str]()  # grammars that are compiled now, or wait for it, by client
         self.turns = WeakValueDictionary[str, asyncio.Semaphore]()
 
     def close(self) -> None:
@@ -172,26 +150,24 @@ class Service:
 
     async def complete(self, body: Completion, request: Request) -> Response:
         """Answer `/v1/completions`."""
-        self.check_model(body.model)
-        return await self._answer(self._parse(self.parser.parse_completion, body, request), request, body)
+        parse = partial(self._parse, self.parser.parse_completion, body, request)
+        return await self._answer(body, request, parse, Answer)
 
     async def chat(self, body: Chat, request: Request) -> Response:
         """Answer `/v1/chat/completions`."""
-        self.check_model(body.model)
-        return await self._answer(self._parse(self.parser.parse_chat, body, request), request, body)
+        parse = partial(self._parse, self.parser.parse_chat, body, request)
+        return await self._answer(body, request, parse, ChatAnswer)
 
     async def respond(self, body: Responses, request: Request) -> Response:
         """Answer `/v1/responses`."""
-        self.check_model(body.model)
 
         async def parse() -> ParsedRequest:
             try:
-                parsed = await self._parse(self.parser.parse_chat, as_chat(body), request)
-                return replace(parsed, has_usage=True)
+                return await self._parse(self.parser.parse_chat, as_chat(body), request)
             except APIError as error:
                 raise rename_fields(error) from None
 
-        return await self._answer(parse(), request, body, partial(ItemAnswer, body=body))
+        return await self._answer(body, request, parse, partial(ItemAnswer, request=body))
 
     async def _parse(self, parse: Callable[..., ParsedRequest], body: Any, request: Request) -> ParsedRequest:
         """Parse a body; a grammar is compiled before, while others are served."""
@@ -200,75 +176,71 @@ class Service:
 
     async def _compile(self, form: Form, request: Request) -> MakeConstraint:
         """Compile a form; the compiler ends with the request, and no client holds up another."""
-        client = request.client.host if request.client else ""
-        if self.compiling[client] >= MAX_COMPILING:
-            message = f"{self.compiling[client]} grammars wait to be compiled: try again in a second"
-            raise APIError(message, 429, code="queue_full", headers={"retry-after": "1"})
-        self.compiling[client] += 1
-        try:
-            turn = self.turns.setdefault(client, asyncio.Semaphore(PER_CLIENT))
-            async with turn:
-                with closing(Connection()) as connection:
-                    loop, compile = asyncio.get_running_loop(), self.parser.grammars.compile
-                    return await loop.run_in_executor(self.compilers, compile, form, connection)
-        finally:
-            self.compiling[client] -= 1
-            self.compiling += Counter()  # without those at 0
+        turn = self.turns.setdefault(address_of(request), asyncio.Semaphore(PER_CLIENT))
+        async with turn:
+            with closing(Connection()) as connection:
+                loop, compile = asyncio.get_running_loop(), self.parser.grammars.compile
+                return await loop.run_in_executor(self.compilers, compile, form, connection)
 
     async def _answer(
         self,
-        parsing: Awaitable[ParsedRequest],
-        request: Request,
         body: GenerationBody | Responses,
-        make_answer: Callable[..., Answer] = Answer,
+        request: Request,
+        parse: Callable[[], Awaitable[ParsedRequest]],
+        make_answer: Callable[..., Answer],
     ) -> Response:
+        """Answer a request, unless its client leaves before."""
+        self.check_model(body.model)
+        answering = asyncio.ensure_future(self._write(body, request, parse, make_answer))
         client_left = asyncio.ensure_future(wait_disconnect(request))
         try:
-            parsed = await wait_either(parsing, client_left)
-            if parsed is None:
-                return Response(status_code=CLIENT_LEFT)
-            events: asyncio.Queue[Event] = asyncio.Queue()
-            loop = asyncio.get_running_loop()
-
-            def emit(event: Event) -> None:
-                if not loop.is_closed():
-                    loop.call_soon_threadsafe(events.put_nowait, event)
-
-            address = request.client.host if request.client else ""
-            client = Client(address, body.safety_identifier or body.user or "")
-            sequences = self.engine.submit(parsed.sequences, emit, self.limits.timeout, client)
-            answer = make_answer(parsed, self.model, self.parser.token_texts)
-            return await self._send(Exchange(answer, sequences, facts_of(request.scope), client_left, events))
+            await asyncio.wait({answering, client_left}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                return answering.result()
+            answering.cancel()
+            await asyncio.wait({answering})  # what it leaves in the facts of the request is for its line
+            return Response(status_code=CLIENT_LEFT)
         finally:
+            answering.cancel()
             client_left.cancel()
 
-    async def _send(self, exchange: Exchange) -> Response:
-        end, streams = partial(exchange.end, self.engine), False
+    async def _write(
+        self,
+        body: GenerationBody | Responses,
+        request: Request,
+        parse: Callable[[], Awaitable[ParsedRequest]],
+        make_answer: Callable[..., Answer],
+    ) -> Response:
+        parsed = await parse()
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def emit(event: Event) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(events.put_nowait, event)
+
+        client = Client(address_of(request), body.safety_identifier or body.user or "")
+        sequences = self.engine.submit(parsed.sequences, emit, self.limits.timeout, client)
+        answer = make_answer(parsed, sequences, self.model, self.parser.token_texts)
+        exchange = Exchange(answer, facts_of(request.scope), events)
+        end, is_stream = partial(exchange.end, self.engine), False
         try:
-            first = await wait_either(exchange.events.get(), exchange.client_left)
-            if not exchange.answer.parsed.is_stream or first is None:
-                return await exchange.whole(first)
+            if not parsed.body.stream:
+                return await exchange.whole()
+            first = await events.get()
             if first.error is not None:
                 raise first.error
-            streams = True
-            return Stream(exchange.stream(first), self.limits.timeout + READ_SECONDS, end)
+            is_stream = True
+            return Stream(exchange.stream(first), end)
         finally:
-            if not streams:
+            if not is_stream:
                 end()
 
 
+def address_of(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
 async def wait_disconnect(request: Request) -> None:
-    """Wait until the client has left."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def wait_either(result: Awaitable[T], client_left: asyncio.Future[None]) -> T | None:
-    """Return the result, or None if the client has left before: what has not started is then left out."""
-    waiting = asyncio.ensure_future(result)
-    both: set[asyncio.Future[Any]] = {waiting, client_left}
-    try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        return waiting.result() if waiting.done() else None
-    finally:
-        waiting.cancel()

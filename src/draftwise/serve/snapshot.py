@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from dataclasses import dataclass, replace
+from collections import deque
+from dataclasses import dataclass
+from itertools import zip_longest
 from logging import getLogger
 from math import isfinite
 from time import monotonic, time
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.roles import Valuer, Values
 from ..core.round import Round
@@ -18,7 +19,6 @@ from .metrics import LABELS, Metrics
 
 LOG = getLogger(__name__)
 WINDOW = 5.0  # seconds over which speeds are taken, if there is a reading so old
-RECENT, SLICE = 300, 10  # seconds over which acceptance is counted, and by how many at once
 MIN_GAP = 0.2  # seconds between two readings
 MAX_ARMS = 256  # the most played ones
 MAX_ROUNDS = 4096  # of a log; beyond, the oldest are lost
@@ -53,19 +53,17 @@ class RoundLog:
     """Keeps the last rounds in numbers, and the speed of steps without any draft, while someone looks.
 
     A row of a round: request, drafter, tokens drafted, accepted ones, the target's own, 1 if the text is
-    over.
-    The engine's thread writes and any other may `take`: what is not taken in time is lost, and counted.
+    over. The engine's thread writes, and any other may read.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.rows: deque[list[Any]] = deque(maxlen=MAX_ROUNDS)
-        self.added = self.returned = 0
+        self.rows: deque[tuple[int, list[Any]]] = deque(maxlen=MAX_ROUNDS)  # with their numbers
+        self.added = 0
         self.step = Step()
         self.plain: dict[int, tuple[float, float]] = {}  # by sequences of the step: tokens, seconds
 
     def add_round(self, sequence: Generation, round: Round, gap: float) -> None:
-        """Note a round."""
         accepted, own = round.sources, len(round.tokens) - round.sources
         self._add([round.request, round.arm.drafter, round.drafted, accepted, own, int(round.done)])
         step = self.step
@@ -82,22 +80,19 @@ class RoundLog:
         step.is_plain = step.is_plain and not round.drafted and sequence.stats.rounds > 1
 
     def add_end(self, sequence: Generation, event: Event) -> None:
-        """Note that a sequence has ended before its last round."""
         if sequence.request is not None:
             self._add([sequence.request.id, "", 0, 0, 0, 1])
 
     def _add(self, row: list[Any]) -> None:
-        self.rows.append(row)
+        self.rows.append((self.added, row))
         self.added += 1
 
-    def take(self) -> tuple[list[list[Any]], int]:
-        """Return the rows since the last call, and how many were lost."""
-        rows = []
-        while self.rows:
-            rows.append(self.rows.popleft())
-        lost = self.added - self.returned - len(rows)
-        self.returned += lost + len(rows)
-        return rows, max(0, lost)
+    def rows_since(self, number: int) -> tuple[list[list[Any]], int, int]:
+        """Return the rows from this number on, how many of them are lost, and the number of the next one."""
+        rows = [row for row in list(self.rows) if row[0] >= number]
+        if not rows:
+            return [], 0, number
+        return [row for _, row in rows], rows[0][0] - number, rows[-1][0] + 1
 
     def plain_rate(self, sequences: int) -> float | None:
         """Return the tokens per second of plain decoding with about so many sequences; None if unknown."""
@@ -108,45 +103,12 @@ class RoundLog:
         return tokens / seconds if seconds > 0.0 else None
 
 
-class RecentDrafts:
-    """Counts the tokens that each drafter drafted lately, and those of them that were accepted."""
-
-    def __init__(self) -> None:
-        self.slices: deque[tuple[int, Counter[tuple[str, str]]]] = deque(maxlen=RECENT // SLICE)
-
-    def add_round(self, sequence: Generation, round: Round, gap: float) -> None:
-        """Count a round with a draft."""
-        if not round.drafted:
-            return
-        now = int(monotonic() // SLICE)
-        if not self.slices or self.slices[-1][0] != now:
-            self.slices.append((now, Counter()))
-        counts, name = self.slices[-1][1], round.arm.drafter
-        counts[name, "drafted"] += round.drafted
-        counts[name, "accepted"] += round.accepted
-
-    def add_end(self, sequence: Generation, event: Event) -> None:
-        """Count nothing."""
-
-    def counts(self, name: str) -> dict[str, int]:
-        """Return the counts of one drafter."""
-        oldest = monotonic() // SLICE - RECENT // SLICE
-        recent = [counts for at, counts in list(self.slices) if at > oldest]
-        return {key: sum(counts[name, key] for counts in recent) for key in ("drafted", "accepted")}
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Totals at one time: what was written in the seconds of all rounds, and what plain decoding would have
-    written in as many of them as its speed was known in."""
-
+class Reading(NamedTuple):
     at: float
     tokens: float = 0.0
     seconds: float = 0.0
     rounds: float = 0.0
     steps: int = 0
-    plain_tokens: float = 0.0
-    plain_seconds: float = 0.0
 
 
 class Snapshots:
@@ -158,26 +120,22 @@ class Snapshots:
     def __init__(self, engine: Engine, metrics: Metrics, about: Json) -> None:
         self.engine, self.metrics, self.about, self.start_time = engine, metrics, about, monotonic()
         self.readings: deque[Reading] = deque([Reading(self.start_time)], maxlen=64)
-        self.has_warned, self.recent = False, RecentDrafts()
-        engine.observers.append(self.recent)
+        self.has_warned = False
 
     def take(self, log: RoundLog | None = None) -> Json:
         """Return the state now; a `log` gives the speed of plain decoding if the policy does not know it."""
-        counts = self._counts()
-        tokens = _total(counts, "tokens")
+        counts, engine, limits = self._counts(), self.engine, self.engine.limits
         seconds, rounds = (sum(counts.get(name, {}).values()) for name in ("phases", "rounds"))
-        now, old = Reading(monotonic(), tokens, seconds, rounds, self.engine.steps), self._oldest()
+        now = Reading(monotonic(), _total(counts, "tokens"), seconds, rounds, engine.steps)
+        old = self._exchange(now)
+        elapsed, written = now.at - old.at, now.tokens - old.tokens
         together = _rate(now.rounds - old.rounds, now.steps - old.steps)
-        batch = max(1, round(together or len(self.engine.running)))
+        batch = max(1, round(together or len(engine.running)))
         values = self._values(batch)
         plain, source = _plain_speed(values, log, batch)
-        now = self._keep(now, plain)
-        elapsed, written = now.at - old.at, now.tokens - old.tokens
-        average = _rate(now.plain_tokens - old.plain_tokens, now.plain_seconds - old.plain_seconds)
-        engine, limits = self.engine, self.engine.limits
         return self.about | {
             "time": round(time(), 3),
-            "uptime_seconds": round(monotonic() - self.start_time, 1),
+            "uptime_seconds": round(now.at - self.start_time, 1),
             "requests": {
                 "running": len(engine.running),
                 "waiting": len(engine.waiting),
@@ -185,22 +143,22 @@ class Snapshots:
                 "queue": limits.queue,
                 "ended": counts.get("ended", {}),
             },
-            "tokens": tokens,
+            "tokens": now.tokens,
             "prompt_tokens": _total(counts, "prompt_tokens"),
             "speed": {
                 "over_seconds": round(elapsed, 2),
                 "tokens_per_second": _rate(written, elapsed),
                 "decoding_tokens_per_second": _rate(written, now.seconds - old.seconds),
                 "together": together,
-                "plain_tokens_per_second": average or _short(plain),
+                "plain_tokens_per_second": _short(plain),
                 "plain_from": source,
             },
             "drafters": self._drafters(counts),
             "seconds_by_phase": {k: round(v, 6) for k, v in counts.get("phases", {}).items()},
             "arms": self._arms(counts, values),
-            "unit": values.unit if values else None,
-            "price": {kind: _short(rate) for kind, rate in values.price.items()} if values else {},
-            "matches": _matches(values) if values else {},
+            "unit": values.unit or None,
+            "price": {kind: _short(rate) for kind, rate in values.price.items()},
+            "matches": _matches(values),
         }
 
     def _counts(self) -> Counts:
@@ -212,64 +170,53 @@ class Snapshots:
                 counts.setdefault(names[sample.name], {})[label] = sample.value
         return counts
 
-    def _oldest(self) -> Reading:
-        """Return the newest reading that is `WINDOW` seconds old, or the first."""
-        while len(self.readings) > 1 and monotonic() - self.readings[1].at >= WINDOW:
+    def _exchange(self, now: Reading) -> Reading:
+        """Keep a reading; return the newest one that is `WINDOW` seconds old, or the first."""
+        while len(self.readings) > 1 and now.at - self.readings[1].at >= WINDOW:
             self.readings.popleft()
+        if now.at - self.readings[-1].at >= MIN_GAP:
+            self.readings.append(now)
         return self.readings[0]
 
-    def _keep(self, now: Reading, plain: float | None) -> Reading:
-        """Note a reading, with what plain decoding would have written since the last."""
-        last = self.readings[-1]
-        seconds = now.seconds - last.seconds if plain else 0.0
-        tokens = last.plain_tokens + (plain or 0.0) * seconds
-        now = replace(now, plain_tokens=tokens, plain_seconds=last.plain_seconds + seconds)
-        if now.at - last.at >= MIN_GAP:
-            self.readings.append(now)
-        return now
-
-    def _values(self, batch: int) -> Values | None:
-        """Return the policy's estimates for its arms; None if it has none."""
+    def _values(self, batch: int) -> Values:
+        """Return the policy's estimates for its arms; empty if it has none."""
         loop = self.engine.decoder.loop
-        if not isinstance(loop.policy, Valuer):
-            return None
         try:
-            with loop.lock:
-                return loop.policy.values(batch)
+            if isinstance(loop.policy, Valuer):
+                with loop.lock:
+                    return loop.policy.values(batch)
         except Exception as error:  # a policy of anyone: its estimates are for display
             if not self.has_warned:
                 LOG.warning("the policy cannot say what its arms are worth (%s)", one_line(error))
             self.has_warned = True
-            return None
+        return Values("", ())
 
     def _drafters(self, counts: Counts) -> dict[str, Json]:
         """Return the counts of each drafter, also of those that never drafted."""
         keys = ("drafts", "drafted", "accepted", "faults")
         return {
-            name: {
-                **{key: int(counts.get(key, {}).get(name, 0)) for key in keys},
-                "recent": self.recent.counts(name),
-            }
+            name: {key: int(counts.get(key, {}).get(name, 0)) for key in keys}
+            | {"recent": self.metrics.recent.counts(name)}
             for name in self.engine.decoder.loop.pool.drafters
             if name != "none"
         }
 
-    def _arms(self, counts: Counts, values: Values | None) -> list[Json]:
+    def _arms(self, counts: Counts, values: Values) -> list[Json]:
         """Return every arm with the rounds that it was played, its value, and the seconds that it adds."""
-        rounds = counts.get("rounds", {})
-        estimates, seconds = (values.values, values.seconds) if values else ((), ())
-        arms: list[Json] = [
+        rounds, arms = counts.get("rounds", {}), self.engine.decoder.loop.policy.arms
+        rows: list[Json] = [
             {
                 "arm": arm.name,
                 "drafter": arm.drafter if arm.length else None,
                 "length": arm.length,
                 "rounds": int(rounds.get(arm.name, 0)),
-                "value": _short(estimates[i]) if i < len(estimates) else None,
-                "seconds": _short(seconds[i]) if i < len(seconds) else None,
+                "value": _short(value),
+                "seconds": _short(seconds),
             }
-            for i, arm in enumerate(self.engine.decoder.loop.policy.arms)
+            # A policy may say nothing of its last arms.
+            for arm, value, seconds in zip_longest(arms, values.values, values.seconds)
         ]
-        return arms if len(arms) <= MAX_ARMS else sorted(arms, key=lambda arm: -arm["rounds"])[:MAX_ARMS]
+        return rows if len(rows) <= MAX_ARMS else sorted(rows, key=lambda row: -row["rounds"])[:MAX_ARMS]
 
 
 def _matches(values: Values) -> Json:
@@ -297,9 +244,9 @@ def _rate(amount: float, over: float) -> float | None:
     return _short(amount / over) if over > 0.0 else None
 
 
-def _plain_speed(values: Values | None, log: RoundLog | None, batch: int) -> tuple[float | None, str | None]:
+def _plain_speed(values: Values, log: RoundLog | None, batch: int) -> tuple[float | None, str | None]:
     """Return the tokens per second of plain decoding with so many sequences, and how that is known."""
-    if values is not None and values.plain:
+    if values.plain:
         return batch / values.plain, "learnt"
     rate = log.plain_rate(batch) if log is not None else None
     return (rate, "measured") if rate else (None, None)

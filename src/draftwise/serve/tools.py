@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from secrets import choice
 from string import ascii_letters, digits
 from typing import Any, Protocol
 
 from .bodies import Chat, Tool
 from .errors import APIError
-from .sandbox import LOOSE, STRICT, check_cost
-from .schemas import find_cost, narrow_schema
+from .sandbox import LOOSE, STRICT
+from .schemas import narrow_schema
 
 NAME, CONTENT, ID = "draftwise_probe", "draftwise said", "a1b2c3d4e"  # some templates want ids of 9 letters
 ARGUMENTS = {"draftwise_key": "draftwise_value"}
@@ -51,6 +51,7 @@ class CallFormat:
     closer: str
     again: str | None
     last: str
+    as_text: bool = False  # in messages the arguments are given as text
 
     @property
     def is_bare(self) -> bool:
@@ -64,26 +65,23 @@ class Template:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
 
-    def render(self, *messages: dict[str, Any], tools: Any = None, ask: bool = False) -> str:
-        """Return the text of messages; empty if the template does not take them."""
+    def render(self, *messages: dict[str, Any], ask: bool = False) -> str:
+        """Return the text of messages with the probe of a tool; empty if the template does not take them."""
+        options = {"tokenize": False, "add_generation_prompt": ask, "tools": [TOOL]}
         try:
-            options = {} if tools is None else {"tools": tools}
-            text = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=ask, **options
-            )
-            return str(text)
+            return str(self.tokenizer.apply_chat_template(list(messages), **options))
         except Exception:  # whatever a template raises: it does not take them
             return ""
 
     @cached_property
     def takes_tools(self) -> bool:
         """True if the model is told of tools."""
-        return NAME in self.render(QUESTION, tools=[TOOL], ask=True)
+        return NAME in self.render(QUESTION, ask=True)
 
     @cached_property
     def takes_results(self) -> bool:
         """True if the model is told the results of tools."""
-        return CONTENT in self.render(QUESTION, _calls(1, self.as_text), RESULT, tools=[TOOL], ask=True)
+        return CONTENT in self.render(QUESTION, _calls(1, self.as_text), RESULT, ask=True)
 
     @cached_property
     def shipped(self) -> Any:
@@ -93,21 +91,17 @@ class Template:
     @cached_property
     def format(self) -> CallFormat | None:
         """The form of calls; None if their arguments are no JSON."""
-        return self._formats[self.as_text]
+        return self._find_format(as_text=False) or self._find_format(as_text=True)
 
-    @cached_property
+    @property
     def as_text(self) -> bool:
         """True if the template wants arguments as text; most want them as objects."""
-        return self._formats[False] is None and self._formats[True] is not None
+        return self.format is not None and self.format.as_text
 
-    @cached_property
-    def _formats(self) -> dict[bool, CallFormat | None]:
-        return {as_text: self._find_format(as_text) for as_text in (False, True)}
-
-    def _find_format(self, as_text: bool) -> CallFormat | None:
-        plain = self.render(QUESTION, {"role": "assistant", "content": CONTENT}, tools=[TOOL])
+    def _find_format(self, *, as_text: bool) -> CallFormat | None:
+        plain = self.render(QUESTION, {"role": "assistant", "content": CONTENT})
         before, _, after = plain.partition(CONTENT)
-        texts = [self.render(QUESTION, _calls(n, as_text), tools=[TOOL]) for n in (1, 2)]
+        texts = [self.render(QUESTION, _calls(n, as_text)) for n in (1, 2)]
         one, two = (self._cut(text, before, after) for text in texts)
         split = _split(one)
         if split is None or not split[0].strip():
@@ -118,34 +112,29 @@ class Template:
         between, name, second = two[match.end() :].partition(NAME) if match else ("", "", "")
         match = ARGUMENTS_TEXT.search(second)
         if not name or match is None or ID_FIELD.sub("", second[match.end() :]) != rest:
-            return CallFormat(first, middle, rest, None, "")
+            return CallFormat(first, middle, rest, None, "", as_text)
         between = ID_FIELD.sub("", between)
         closer = PARTIAL_MARK.sub("", _common_start(rest, between))
-        return CallFormat(first, middle, closer, between[len(closer) :], rest[len(closer) :])
+        return CallFormat(first, middle, closer, between[len(closer) :], rest[len(closer) :], as_text)
 
     def _cut(self, text: str, before: str, after: str) -> str:
         """Return what the model itself wrote, without the marks of its message."""
-        prompt = self.render(QUESTION, tools=[TOOL], ask=True)
+        prompt = self.render(QUESTION, ask=True)
         at = len(_common_start(text, before))
         text = text[max(at, len(prompt) if prompt and text.startswith(prompt) else 0) :]
         if after and text.endswith(after):
             return text[: -len(after)]
         # The special tokens that end messages.
-        marks = [t for t in self.specials if t and "call" not in t.lower() and "tool" not in t.lower()]
+        marks = [t for t in self.special_ids if t and "call" not in t.lower() and "tool" not in t.lower()]
         while mark := next((mark for mark in marks if text.rstrip().endswith(mark)), ""):
             text = text.rstrip()[: -len(mark)]
         return text
 
     @cached_property
-    def specials(self) -> list[str]:
-        """The texts of special tokens, which a text is usually given without."""
-        return [str(token) for token in getattr(self.tokenizer, "all_special_tokens", ())]
-
-    @cached_property
     def special_ids(self) -> dict[str, int]:
-        """The special tokens by their texts."""
-        ids = getattr(self.tokenizer, "all_special_ids", ())
-        return {text: int(token) for text, token in zip(self.specials, ids, strict=False)}
+        """The special tokens by their texts, which a text is usually given without."""
+        names, ids = (getattr(self.tokenizer, f"all_special_{key}", ()) for key in ("tokens", "ids"))
+        return {str(name): int(token) for name, token in zip(names, ids, strict=False)}
 
     @cached_property
     def marks(self) -> set[str]:
@@ -154,7 +143,15 @@ class Template:
         shown = json.dumps(self.shipped, ensure_ascii=False) if self.shipped is not None else ""
         if form is not None:
             shown += "".join([form.first, form.middle, form.closer, form.again or "", form.last])
-        return {token for token in self.specials if token in shown}
+        return {token for token in self.special_ids if token in shown}
+
+    def call_parser(self, prompt: Sequence[int], tools: Sequence[Any]) -> Callable[[], Parser]:
+        """Return a function that makes the parser of an answer to a prompt with these tools."""
+        if self.shipped is not None:
+            text = self.tokenizer.decode(prompt)
+            return partial(ShippedParser, self.tokenizer, self.shipped, text, tools)
+        assert self.format is not None
+        return partial(CallParser, self.format, {tool["function"]["name"] for tool in tools})
 
 
 class ToolTokenizer:
@@ -165,12 +162,11 @@ class ToolTokenizer:
         self.convert_ids_to_tokens = getattr(tokenizer, "convert_ids_to_tokens", str)
 
     def decode(self, tokens: Sequence[int], **options: Any) -> str:
-        """Return the text of some tokens."""
         options["skip_special_tokens"] = False
         return str(self.tokenizer.decode([t for t in tokens if t not in self.hidden], **options))
 
 
-def _calls(n: int, as_text: bool = False) -> dict[str, Any]:
+def _calls(n: int, as_text: bool) -> dict[str, Any]:
     arguments = json.dumps(ARGUMENTS) if as_text else ARGUMENTS
     call = {"id": ID, "type": "function", "function": {"name": NAME, "arguments": arguments}}
     return {"role": "assistant", "content": "", "tool_calls": [call] * n}
@@ -241,7 +237,6 @@ def write_grammar(
     form: CallFormat, tools: Sequence[Tool], ids: Mapping[str, int], *, several: bool, after_text: bool
 ) -> str:
     """Return the form of calls in Lark's notation, perhaps after a text in which none begins."""
-    check_cost(find_cost(*(tool.function.parameters for tool in tools)))
     first = _literal(form.first, ids)
     rules = [f"calls: {first} rest"]
     further = f" ({_literal(form.again or '', ids)} call)*" if several else ""
@@ -302,6 +297,13 @@ class Parser(Protocol):
         ...
 
 
+class TextParser:
+    """Finds no calls."""
+
+    def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
+        return [AnswerPart(text)] if text else []
+
+
 def new_call(name: str, arguments: Any) -> AnswerPart:
     """Return a call with a new id of nine letters, as Mistral's templates want them."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
@@ -321,7 +323,6 @@ class CallParser:
         self.strips_space = False  # a call was the last thing: white space after it does not count
 
     def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
-        """See `Parser`."""
         self.waiting += text
         parts: list[AnswerPart] = []
         while self.waiting and self._take(parts, last):

@@ -1,7 +1,7 @@
 // Lines over time.
 
 import uPlot from "./uPlot.js";
-import { colour, dashes, token } from "./marks.js";
+import { colour, dashes, sheet, token } from "./marks.js";
 
 const KEPT = 600; // readings: five minutes
 
@@ -107,11 +107,7 @@ export class Chart {
     canvas.setAttribute("aria-hidden", "true");
     canvas.style.width = "28px";
     canvas.style.height = "10px";
-    const ratio = window.devicePixelRatio || 1;
-    canvas.width = 28 * ratio;
-    canvas.height = 10 * ratio;
-    const context = canvas.getContext("2d");
-    context.scale(ratio, ratio);
+    const context = sheet(canvas, 28, 10);
     context.strokeStyle = colour(mark);
     context.lineWidth = 2;
     context.setLineDash(dashes(kind));
