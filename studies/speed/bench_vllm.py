@@ -19,7 +19,7 @@ from typing import Any
 
 from studies.common import vllm
 from studies.common.command import command, listed, numbers, start
-from studies.common.prompts import spread
+from studies.common.texts import spread
 
 PAGE = "docs/how-to/vllm.md"
 

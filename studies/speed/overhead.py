@@ -16,9 +16,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -37,7 +34,8 @@ from draftwise.data import spec_bench
 from draftwise.models.runner import runner
 from draftwise.policies.catalogue import method
 from draftwise.specs import parse_policy
-from studies.common.command import command, listed, numbers, start
+from studies.common.command import command, in_tree, listed, numbers, start
+from studies.common.tables import heading, row
 
 PAGE = "docs/explanation/lookups.md"
 SETUPS = ("none", "static-4", "static-8?drafter=suffix", "auto")
@@ -117,11 +115,11 @@ class Passes:
         count, width = input_ids.shape
         first = self.runner.cache.plan.first
         logits = torch.zeros(count, logits_to_keep or width, self.vocabulary)
-        for i, row in enumerate(range(first, first + count)):
+        for i, at in enumerate(range(first, first + count)):
             self._lead(
                 logits[i],
-                self.texts[self.runner.request_ids[row]],
-                self.runner.cached_lengths[row] + width + 1,
+                self.texts[self.runner.request_ids[at]],
+                self.runner.cached_lengths[at] + width + 1,
             )
         self.clock.seconds += self.price(count * width)
         self.clock.inside += perf_counter() - began
@@ -195,15 +193,14 @@ def child(args: dict[str, Any]) -> None:
 
 def table(runs: dict[str, list[dict[str, Any]]]) -> None:
     """One row per setup: the least time of each phase of each step, per request and round."""
-    print("| policy | batch |", *(f"{phase} |" for phase in (*PHASES, "outside", "share", "steps")))
-    print("|---" * (len(PHASES) + 5) + "|")
+    print(heading("policy", "batch", *PHASES, "outside", "share", "steps"))
     for name, mine in runs.items():
         least = np.min([run["steps"] for run in mine], axis=0)
         rounds, parts = least[:, -1].sum(), least[:, :-1].sum(0)
         wall = parts.sum() + mine[0]["seconds"]
-        cells = " | ".join(f"{1e6 * part / rounds:.0f}" for part in (*parts, parts.sum()))
+        cells = [f"{1e6 * part / rounds:.0f}" for part in (*parts, parts.sum())]
         policy, batch = name.rsplit(" ", 1)
-        print(f"| `{policy}` | {batch} | {cells} | {100 * parts.sum() / wall:.2f} % | {len(least)} |")
+        print(row(f"`{policy}`", batch, *cells, f"{100 * parts.sum() / wall:.2f} %", len(least)))
 
 
 def main() -> None:
@@ -222,21 +219,11 @@ def main() -> None:
     runs: dict[Path, dict[str, list[dict[str, Any]]]] = {tree: {} for tree in trees}
     for _ in range(args["repeats"]):
         for tree in trees:
-            for name, run in _ran(tree, args):
+            for name, run in in_tree(tree, "studies/speed/overhead.py", args):
                 runs[tree].setdefault(name, []).append(run)
     for tree in trees:
         print(f"\n{tree}: {args['passes']}, {args['prices']}\n")
         table(runs[tree])
-
-
-def _ran(tree: Path, args: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    study = tree.resolve() / "studies/speed/overhead.py"  # a tree's own, by its own names
-    code = f"import runpy; runpy.run_path({str(study)!r})['child']({args!r})"
-    path = f"{tree.resolve() / 'src'}:{tree.resolve()}"
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
-    runs: list[tuple[str, dict[str, Any]]] = json.loads(ran.stdout.splitlines()[-1])
-    return runs
 
 
 if __name__ == "__main__":
