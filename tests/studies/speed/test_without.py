@@ -8,10 +8,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from draftwise.core.arms import Arm, Context, Decision
+from draftwise.core.arms import Arm, Context
 from draftwise.core.drafter_pool import DrafterPool
 from draftwise.core.loop import Loop
-from draftwise.core.outcomes import Feedback, Window
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
@@ -34,11 +33,10 @@ def policy_without(part: str, *drafters: str) -> Without:
 
 
 def played(
-    monkeypatch: pytest.MonkeyPatch, variant: Method, prices: Prices, prompt: int
+    monkeypatch: pytest.MonkeyPatch, variant: Method | str, prices: Prices, prompt: int
 ) -> list[tuple[Arm, int, float]]:
     models = {"near": lambda text, at, rng: 0.9 - 0.6 * (text % 2), "far": always(0.1)}
-    stage = Stage(monkeypatch, models, prices, texts=8, tokens=80, prompt=prompt)
-    rounds = stage.run(variant)[2]
+    rounds = Stage(monkeypatch, models, prices, texts=8, tokens=80, prompt=prompt).run(variant)[2]
     return [(r.arm, r.drafted, r.decision.stops[0].threshold) for r in rounds]
 
 
@@ -60,11 +58,8 @@ def test_every_part_that_is_missing_changes_what_is_played(
 def test_nothing_is_left_out_for_an_empty_name_and_no_other_part_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prices = Prices()
-    whole = played(monkeypatch, without("", ["near", "far"]), prices, 200)
-    models = {"near": lambda text, at, rng: 0.9 - 0.6 * (text % 2), "far": always(0.1)}
-    usual = Stage(monkeypatch, models, prices, texts=8, tokens=80, prompt=200).run("auto")[2]
-    assert whole == [(r.arm, r.drafted, r.decision.stops[0].threshold) for r in usual]
+    whole, usual = (played(monkeypatch, one, Prices(), 200) for one in (without("", ["near", "far"]), "auto"))
+    assert whole == usual
     with pytest.raises(ValueError, match="no part 'text' of auto"):
         without("text", ["near"])
 
@@ -118,12 +113,9 @@ def test_without_gradings_models_are_known_by_their_own_drafts_alone(monkeypatch
         assert (rounds[1].arm.length > 0) and {round.arm.drafter for round in rounds[1:]} >= {"near"}
 
 
-def test_without_cascades_none_is_weighed() -> None:
+def test_without_cascades_none_is_weighed_and_without_the_guard_losing_goes_on() -> None:
     for part, least in (("", SLOW), ("cascades", inf)):
         assert policy_without(part, "near", "ngram", "cascade:near>ngram?match=1").cascades_from == least
-
-
-def test_without_the_guard_losing_goes_on() -> None:
     for part, goes_on in (("", False), ("guard", True)):
         guard = policy_without(part, "ngram").guards[0]
         for _ in range(int(JUDGED)):
@@ -147,11 +139,3 @@ def test_rates_are_of_places_with_and_without_a_match() -> None:
         for matched, tokens in ((True, 90), (False, 10)):
             policy.rates[0].add(matched, tokens, 1.0, 1)
         assert [policy.rate(1, matched) for matched in (False, True)] == pytest.approx(rates)
-
-
-def test_what_was_long_ago_counts_as_much_without_forgetting() -> None:
-    for part, tested in (("", 211.0), ("forgetting", 400.0)):
-        policy = policy_without(part, "near")
-        for _ in range(400):
-            policy.learn(Feedback(0, Decision(0), windows=(Window(0, 0, (0.0,)),)))
-        assert policy.acceptance[0].tested[0][0] == pytest.approx(tested, rel=0.2)

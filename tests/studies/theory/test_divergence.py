@@ -11,8 +11,8 @@ from draftwise.core.sampling import Sampling
 from draftwise.testing.distributions import Distribution as Logits
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
-from studies.theory.divergence import Draw, Pair, clear, measure, pairs, wrong
-from studies.theory.enumeration import Chain, Distribution, greedy, near, random_distribution, rounds, texts
+from studies.theory.divergence import Pair, clear, measure, pairs, wrong
+from studies.theory.enumeration import Chain, Distribution, near, random_distribution, rounds, texts
 
 SHARES = (0.15, 0.3, 0.5, 0.8)  # how far each drafter is from the target: the first is the best
 
@@ -83,11 +83,3 @@ def test_the_chance_of_a_wrong_order_by_hand() -> None:
     assert Pair("a", "b", 0.25, 0.5).needed == 8.0
     assert Pair("a", "b", -0.1, 0.25).r == 0.0
     assert Pair("a", "b", -0.1, 0.25).needed == float("inf")
-
-
-def test_the_drawn_drafter_is_uniform_and_the_greedy_case_has_no_second_path() -> None:
-    draw = Draw(("a", "b", "c"), 5)
-    assert [arm.name for arm in draw.arms] == ["a:5", "b:5", "c:5"]
-    p = random_distribution(4, 1)
-    same = exact(greedy(p), greedy(p), 2)
-    assert same == {"divergence": (1.0, 0.0), "efficiency": (1.0, 0.0)}
