@@ -4,8 +4,8 @@
     python -m studies.speed.overhead --tree ../before      # in turn with another checkout
 
 Target and model drafter are the bundled ones with their passes replaced. A pass returns logits that lead to a
-known text, after it has read as much memory as the weights take (`--passes cold`), or at once (`warm`), or
-after the model's own pass (`real`). The texts are Spec-Bench's: the last tokens of a prompt are its answer.
+known text, after it has read as much memory as the weights take (`--passes cold`), or at once (`warm`). The
+texts are Spec-Bench's: the last tokens of a prompt are its answer.
 
 The loop's clock is made up: a pass takes the seconds that it takes on two cores of a Xeon. So all runs make
 the same decisions, and each phase of each step can be the least of all runs, whatever else the machine does.
@@ -44,11 +44,7 @@ PHASES = ("choose", "draft", "verify", "accept", "grade", "learn", "rest", "open
 NEW = 64  # tokens of an answer
 ELSE = 20e-6  # seconds of a lookup's draft, on the clock of the loop
 MEMORY = 40e6  # bytes that a pass of the target reads; one of the drafter reads an eighth
-SECONDS = {  # of a pass over 1, 5 and 9 tokens, and of each step of the drafter
-    "eager": ((13.2e-3, 21.8e-3, 24.2e-3), 1.5e-3),
-    "compiled": ((11.3e-3, 13.2e-3, 14.7e-3), 0.8e-3),
-    "brief": ((3.4e-3, 4.2e-3, 4.8e-3), 0.2e-3),  # another Xeon, kernels of our own
-}
+PASSES, STEP = (13.2e-3, 21.8e-3, 24.2e-3), 1.5e-3  # seconds of 1, 5 and 9 tokens, and of a drafter's step
 
 
 class Clock:
@@ -57,8 +53,7 @@ class Clock:
     `marks` has the true time, less that within passes, of each call by the loop, at the borders of phases.
     """
 
-    def __init__(self, prices: str) -> None:
-        self.passes, self.step = SECONDS[prices]
+    def __init__(self) -> None:
         self.seconds = self.inside = 0.0
         self.marks: list[float] = []
 
@@ -74,17 +69,16 @@ class Clock:
 
     def target(self, tokens: int) -> float:
         """Seconds of a target pass over so many tokens."""
-        return float(np.interp(tokens, (1, 5, 9), self.passes)) + max(0, tokens - 9) * 0.4e-3
+        return float(np.interp(tokens, (1, 5, 9), PASSES)) + max(0, tokens - 9) * 0.4e-3
 
     def drafter(self, tokens: int) -> float:
         """Seconds of a drafter's pass over so many tokens."""
-        return self.step * (1.0 + 0.02 * tokens)
+        return STEP * (1.0 + 0.02 * tokens)
 
 
 class How(NamedTuple):
-    """A pass runs the `real` model or reads `memory`, and is `right` at a share of the positions."""
+    """A pass reads `memory`, and is `right` at a share of the positions."""
 
-    real: bool
     memory: Any
     right: float
 
@@ -102,15 +96,13 @@ class Passes:
         self, rows: Any, texts: Sequence[Sequence[int]], clock: Clock, price: Callable[[int], float], how: How
     ) -> None:
         self.runner, self.texts, self.clock, self.price = rows, texts, clock, price
-        self.model, self.how = rows.model, how
+        self.how = how
         self.vocabulary = int(rows.config.vocab_size)
 
     def __call__(self, input_ids: Any, *, logits_to_keep: int = 0, **named: Any) -> Any:
         """Logits, shape (rows, kept, vocabulary), as the model's own output."""
         began = perf_counter()
-        if self.how.real:
-            self.model(input_ids=input_ids, logits_to_keep=logits_to_keep, **named)
-        elif self.how.memory is not None:
+        if self.how.memory is not None:
             self.how.memory.sum()
         count, width = input_ids.shape
         first = self.runner.cache.plan.first
@@ -157,16 +149,15 @@ def measured(setup: str, batch: int, args: dict[str, Any], decoder: Any, memory:
     team = decoder.loop.pool.drafters
     names = ["zoo:general"] if setup in ("none", "static-4") else list(DRAFTERS)
     target, rows = decoder.loop.target, (decoder.loop.target.runner, team["zoo:general"].runner)
-    models, clock = [r.model for r in rows], Clock(args["prices"])
+    models, clock = [r.model for r in rows], Clock()
     encoded = (decoder.encode(q.text) for q in spec_bench()[::5])
     texts = list(islice((ids for ids in encoded if NEW + 32 < len(ids) < 700), args["texts"]))
     looping.perf_counter = clock.mark  # type: ignore[attr-defined]
     calling.perf_counter = runner.perf_counter = clock.now  # type: ignore[attr-defined]
     whole, part = (memory, memory[: len(memory) // 8]) if args["passes"] == "cold" else (None, None)
-    real = args["passes"] == "real"
     try:
-        rows[0].model = Passes(rows[0], texts, clock, clock.target, How(real, whole, 1.0))
-        rows[1].model = Passes(rows[1], texts, clock, clock.drafter, How(real, part, 0.7))
+        rows[0].model = Passes(rows[0], texts, clock, clock.target, How(whole, 1.0))
+        rows[1].model = Passes(rows[1], texts, clock, clock.drafter, How(part, 0.7))
         mine = composed({name: team[name] for name in names}, parse_policy(setup))
         chosen_method = method(setup, list(mine))
         loop = Loop(target, mine, chosen_method.policy, chosen_method.recorder)
@@ -209,8 +200,7 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, action="append", default=[], help="another checkout to compare")
     parser.add_argument("--setups", type=listed, default=list(SETUPS), help="policies")
     parser.add_argument("--batches", type=numbers, default=[1, 8])
-    parser.add_argument("--passes", choices=["cold", "warm", "real"], default="cold")
-    parser.add_argument("--prices", choices=list(SECONDS), default="eager", help="seconds of the passes")
+    parser.add_argument("--passes", choices=["cold", "warm"], default="cold")
     parser.add_argument("--texts", type=int, default=12, help="prompts")
     parser.add_argument("--repeats", type=int, default=3, help="processes per tree")
     parser.add_argument("--runs", type=int, default=3, help="runs in each process")
@@ -222,7 +212,7 @@ def main() -> None:
             for name, run in in_tree(tree, "studies/speed/overhead.py", args):
                 runs[tree].setdefault(name, []).append(run)
     for tree in trees:
-        print(f"\n{tree}: {args['passes']}, {args['prices']}\n")
+        print(f"\n{tree}: {args['passes']}\n")
         table(runs[tree])
 
 

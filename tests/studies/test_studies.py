@@ -28,6 +28,16 @@ def test_whatever_starts_as_a_command_is_listed(capsys: pytest.CaptureFixture[st
     assert all(f"python -m {study.module} " in shown and study.about in shown for study in STUDIES)
 
 
+def test_pages_name_no_other_study() -> None:
+    """But for those that are marked as gone."""
+    named = {
+        module
+        for page in PAGES
+        for module in re.findall(r"`python\s-m\s(studies\.[\w.]+)[^`]*`(?!†)", page.read_text())
+    }
+    assert named <= {study.module for study in STUDIES}
+
+
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.module)
 def test_it_says_how_to_run_it_as_its_page_does(
     study: listing.Study, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
