@@ -56,7 +56,7 @@ def rows(shape: str, precision: str, *, own: bool) -> ModelRunner:
     try:
         if not own:
             del LAYOUTS[PANELS]
-            vars(blueprint)["own_attention"] = lambda *given: False
+            vars(blueprint)["own_attention"] = lambda *given, **named: False
         dtype = PRECISIONS[precision]
         built = load_model("zoo:target", dtype=dtype) if shape == "bundled" else model_of_shape(shape, dtype)
         arrange(built, "auto")
