@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import isfinite, log
 from numbers import Integral
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from ...core.sampling import Sampling
 from ...core.stops import factor, needs, stop
 from ..exact import uniformity
 from .runs import GREEDY, NAME, PLAIN, SETTINGS, DraftRecord, TextChecks
-from .suite import SURE, drafting, fail, generator, size_of, skip, suite_of
+from .suite import SURE, drafting, fail, reachable, skip, suite_of
 
 Row = NDArray[np.float64]
 
@@ -104,7 +105,7 @@ class DraftChecks(TextChecks):
 
     def test_tokens_are_drawn_from_the_distributions_they_come_with(self) -> None:
         """Each token's quantile in its own distribution is uniform (probability integral transform)."""
-        lots, quantiles = generator(1), []
+        lots, quantiles = Random(1), []
         for record in (record for record in self.drafts + self.many.watch.records if record.drawn):
             for token, q in zip(record.draft.tokens, map(_row, record.draft.dist), strict=False):
                 if 0 <= token < len(q):
@@ -123,8 +124,8 @@ class DraftChecks(TextChecks):
         drafter = self.fresh(type(self).target())
         if hasattr(drafter, "ready"):
             skip("it waits for the target")
-        for record in self._again(drafter, self.play("sampled").watch.records[:20], picked=True):
-            if record.drawn:
+        for _, again in self._again(drafter, self.play("sampled").watch.records[:20], picked=True):
+            if again.dist is not None:
                 fail("drawn tokens where picked ones were asked for", "leave `dist` out if job.deterministic")
 
     def test_signals_are_probabilities_and_an_entropy(self) -> None:
@@ -169,17 +170,23 @@ class DraftChecks(TextChecks):
                     if np.abs(q / q.sum() - own).max() > CLOSE:
                         fail("rows whose softmax is not `dist`", "give the logits before any warping")
 
-    def _again(self, drafter: Drafter, drafts: list[DraftRecord], *, picked: bool) -> list[DraftRecord]:
-        """Drafts of a fresh drafter for the same texts."""
-        again = []
-        for i, record in enumerate(drafts):
+    def _again(
+        self, drafter: Drafter, records: Sequence[DraftRecord], *, picked: bool
+    ) -> Iterator[tuple[DraftRecord, Draft]]:
+        """Each draft with that of a fresh drafter for the same text."""
+        for i, record in enumerate(records):
             request = replace(record.job.request, id=10_000 + i, tokens=list(record.text))
             drafter.observe(request, request.tokens)
-            (draft,) = drafter.draft([replace(record.job, request=request, deterministic=picked)])
-            if isinstance(draft, Draft):
-                again.append(DraftRecord(record.job, record.text, draft))
+            job = replace(record.job, request=request, deterministic=picked or record.job.deterministic)
+            (draft,) = drafter.draft([job])
             drafter.close(request)
-        return again
+            if isinstance(draft, Draft):
+                yield record, draft
+
+
+def _size(thing: Any, inner: Sequence[Any]) -> int:
+    """The references of an object, and the bytes of an array."""
+    return len(inner) + (int(thing.nbytes) if hasattr(type(thing), "nbytes") else 0)
 
 
 def _row(row: Any) -> Row:
@@ -248,14 +255,10 @@ class UpkeepChecks(TextChecks):
         drafter: Any = self.fresh(type(self).target())
         if hasattr(drafter, "ready"):
             skip("it waits for the target")
-        for at, record in enumerate(self.play("greedy").watch.records):
-            request = replace(record.job.request, id=10_000 + at, tokens=list(record.text))
-            drafter.observe(request, request.tokens)
-            (draft,) = drafter.draft([replace(record.job, request=request)])
-            drafter.close(request)
-            if draft.tokens != record.draft.tokens:
+        for record, again in self._again(drafter, self.play("greedy").watch.records, picked=False):
+            if again.tokens != record.draft.tokens:
                 fail(
-                    f"{record.draft.tokens} after {record.text[-4:]}, and {draft.tokens} of a fresh drafter",
+                    f"{record.draft.tokens} after {record.text[-4:]}, and {again.tokens} of a fresh drafter",
                     f"forget rejected tokens; {OTHERS}",
                 )
 
@@ -268,7 +271,7 @@ class UpkeepChecks(TextChecks):
         for _ in range(4):
             list(play.loop.run(self.prompts, replace(GREEDY, max_new_tokens=12), batch=2))
             list(play.loop.run(self.prompts, Sampling(max_new_tokens=6, temperature=1.0, seed=3), batch=2))
-            sizes.append(size_of(play.watch.inner))
+            sizes.append(sum(_size(*one) for one in reachable(play.watch.inner)))
         if sizes[-1] > sizes[1]:
             fail(
                 f"it holds {(sizes[-1] - sizes[1]) / 4 / len(self.prompts):.0f} more references a request",
@@ -286,12 +289,9 @@ class UpkeepChecks(TextChecks):
     def test_grades_are_what_its_distributions_say(self) -> None:
         """min(1, q / p) of each committed token, and the overlap of q with the target's distribution."""
         for got, accept, overlap, at in self._grades.compared:
-            if abs(got.accept - accept) > CLOSE:
-                fail(
-                    f"accept {got.accept:.4f} at place {at}, where min(1, q / p) is {accept:.4f}", "see Grade"
-                )
-            if abs(got.overlap - overlap) > CLOSE:
-                fail(f"overlap {got.overlap:.4f} at place {at}, where it is {overlap:.4f}", "see Grade")
+            for name, grade, own in (("accept", got.accept, accept), ("overlap", got.overlap, overlap)):
+                if abs(grade - own) > CLOSE:
+                    fail(f"{name} {grade:.4f} at place {at}, where it is {own:.4f}", "see draftwise.Grade")
 
     def test_grades_have_the_signals_that_are_asked_for(self) -> None:
         """`GradeJob.signals` names fields of `Signals`."""
@@ -349,19 +349,11 @@ class Probe:
         for record in batch:
             draft, n = record.draft, len(record.tokens)
             if draft.tokens and draft.is_chain:
-                probs = [
-                    record.scores.chance(node, t) for node, t in zip(record.nodes, record.tokens, strict=True)
-                ]
+                pairs = zip(record.nodes, record.tokens, strict=True)
+                probs = [record.scores.chance(node, token) for node, token in pairs]
                 own = draft if record.request.rounds % 2 else None
-                start = len(record.request.tokens) - n
-                job = GradeJob(
-                    record.request,
-                    start,
-                    probs,
-                    record.scores.distributions(record.nodes),
-                    own,
-                    frozenset({"top1", "entropy"}),
-                )
+                start, rows = len(record.request.tokens) - n, record.scores.distributions(record.nodes)
+                job = GradeJob(record.request, start, probs, rows, own, frozenset({"top1", "entropy"}))
                 grades = graders.grade(NAME, [job])
                 self.refused += grades is None
                 self._compare(record, probs, grades[0] if grades else ())
