@@ -17,7 +17,8 @@ from draftwise.measure.trace import Trace
 from draftwise.measure.trace.record import Prompt
 from studies.common.tables import cell, ratio, verdict
 from studies.speed import findings
-from studies.speed.findings import Claim, World
+from studies.speed.findings import Claim
+from studies.speed.world import World, made, tuned
 from tests.measure.trace.sims import COSTS, TEAM, recorded
 
 
@@ -98,7 +99,7 @@ def test_orders_and_seeds_are_averaged(world: World, trace: Trace) -> None:
     [("thresholds", 15, (0.45, 0.6, 0.75)), ("appendix", 7, (0.6,)), ("published", 11, (0.3, 0.6, 0.9))],
 )
 def test_more_thresholds_have_an_adaedl_that_moves(name: str, arms: int, moving: tuple[float, ...]) -> None:
-    policy: Any = findings.made(name, ["good"], 128).policy
+    policy: Any = made(name, ["good"], 128).policy
     assert len(policy.arms) == arms and {arm.length for arm in policy.arms} == {128}
     first, *others = (at for at, arm in enumerate(policy.arms) if arm.stop.rule == "adaedl")
     policy.choose(Context(request=1), Random(0))
@@ -150,7 +151,7 @@ def test_block_divergence_is_never_zero(trace: Trace) -> None:
 def test_what_is_tuned_on_one_half_is_measured_on_the_other() -> None:
     """Each of two methods is best on one half: tuning takes the one that is worse where it is measured."""
     tried = {"a": np.array([[1.0, 5.0, 1.0, 5.0]] * 3), "b": np.array([[4.0, 2.0, 4.0, 2.0]] * 3)}
-    name, seconds = findings.tuned(tried)
+    name, seconds = tuned(tried)
     assert name == "b and a" and (seconds == np.array([4.0, 5.0, 4.0, 5.0])).all()
 
 

@@ -16,11 +16,10 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.policies.auto.guard import JUDGED
 from draftwise.policies.auto.policy import SLOW, AutoPolicy
-from draftwise.policies.auto.prices import PassPrice
 from draftwise.policies.catalogue import Method
 from draftwise.testing.distributions import markov
 from draftwise.testing.target import SimTarget
-from studies.speed.without import FLAT, ONE, PARTS, Without, without
+from studies.speed.without import ONE, PARTS, Without, without
 from tests.policies.auto.script import Prices, Stage, always
 
 CYCLE = np.roll(np.eye(4), 1, axis=1)  # each token is followed by the next one
@@ -70,19 +69,6 @@ def test_drafts_have_at_most_the_length_that_is_asked_for() -> None:
         assert isinstance(variant, AutoPolicy) and variant.lengths == lengths
 
 
-@pytest.mark.parametrize(("part", "each"), [("costs", FLAT), ("price", 0.0)])
-def test_a_price_that_is_not_measured_is_a_share_of_a_plain_pass(part: str, each: float) -> None:
-    policy, measured = policy_without(part, "near"), PassPrice()
-    for tokens, seconds in ((1, 0.010), (4, 0.020)) * 4:
-        measured.add(tokens, seconds)
-        policy.passes(1).add(tokens, seconds)
-        policy.draft_price(0).add(4, 0, 0.5, 1, 1)
-    assert measured.extra(1, 3)[3] == pytest.approx(0.010)
-    assert policy.passes(1)(1) == measured(1) == pytest.approx(0.010)
-    assert policy.passes(1).extra(1, 3)[3] == pytest.approx(3 * each * 0.010)
-    assert policy.draft_price(0)(1) == (0.0, 0.0)
-
-
 def test_without_their_guesses_lookups_are_known_by_their_own_drafts_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -103,14 +89,6 @@ def test_without_their_guesses_lookups_are_known_by_their_own_drafts_alone(
         assert isinstance(variant.policy, Without)
         assert sum(one.seen for one in variant.policy.acceptance) > 0.0
         assert any(round.drafted for round in rounds)
-
-
-def test_without_gradings_models_are_known_by_their_own_drafts_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for part in ("", "gradings"):
-        stage = Stage(monkeypatch, {"near": always(0.9), "far": always(0.1)}, texts=4)
-        rounds = stage.run(without(part, ["near", "far"]))[2]
-        assert any(round.seconds.grade for round in rounds) is (part == "")
-        assert (rounds[1].arm.length > 0) and {round.arm.drafter for round in rounds[1:]} >= {"near"}
 
 
 def test_without_cascades_none_is_weighed_and_without_the_guard_losing_goes_on() -> None:
