@@ -31,7 +31,6 @@ from time import thread_time
 from typing import Any
 from unittest.mock import patch
 
-from draftwise.core.arms import Stop
 from draftwise.core.drafts import Job
 from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
@@ -105,9 +104,8 @@ def drafters(options: Namespace) -> Figures:
     """Rounds after a prompt of a quarter of a text, then prompts."""
     for name, make in LOOKUPS.items():
         for kind, text in texts(Random(0), 4000).items():
-            for rule in (Stop(), Stop("svip", 0.6)):
-                for what, value in rounds_of(make(), text, rule).items():
-                    yield f"{name}, {kind}, {rule.rule}: {what}", value
+            for what, value in rounds_of(make(), text).items():
+                yield f"{name}, {kind}: {what}", value
     for language in by_language():
         for name, make in LOOKUPS.items():
             for size in (400, 4000, 32000):
@@ -116,7 +114,7 @@ def drafters(options: Namespace) -> Figures:
                 yield f"{name}, {language}, prompt of {size}: us a token", 1e6 * median(seconds) / size
 
 
-def rounds_of(drafter: Drafter, text: list[int], rule: Stop) -> dict[str, float]:
+def rounds_of(drafter: Drafter, text: list[int]) -> dict[str, float]:
     """Median microseconds per token, hint and draft over the rounds of one request, and tokens per draft."""
     request, begin, drafted = request_of(0), len(text) // 4, list[int]()
     drafter.observe(request, text[:begin])
@@ -127,7 +125,7 @@ def rounds_of(drafter: Drafter, text: list[int], rule: Stop) -> dict[str, float]
         a = thread_time()
         drafter.hint(request)
         b = thread_time()
-        (draft,) = drafter.draft([Job(request, 8, (rule,))])
+        (draft,) = drafter.draft([Job(request, 8)])
         c = thread_time()
         drafter.observe(request, new)
         d = thread_time()
