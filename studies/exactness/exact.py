@@ -1,14 +1,12 @@
 """Greedy text of every drafter against Transformers' own `generate`, on all Spec-Bench prompts that fit.
 
     python -m studies.exactness.exact [--every N] [--dtype float32] [--new-tokens 64]
-    python -m studies.exactness.exact --policies all --every 10 --new-tokens 32      # the whole catalogue
     python -m studies.exactness.exact --policies hedgespec,draft-all --batches 8
 
-Policies choose among `zoo:general`, `ngram` and `suffix`; `disco` and `specdecpp` use classifiers with random
-weights. Prints how many texts differ for each way of decoding. A first difference counts as a tie only if the
-margin between the two most likely tokens, recomputed in float64 on the same prefix, is below four times the
-error measured on that row and below 1e-4; each difference is listed. The exit status is 1 at one that is no
-tie, in float32.
+Policies choose among `zoo:general`, `ngram` and `suffix`. Prints how many texts differ for each way of
+decoding. A first difference counts as a tie only if the margin between the two most likely tokens, recomputed
+in float64 on the same prefix, is below four times the error measured on that row and below 1e-4; each
+difference is listed. The exit status is 1 at one that is no tie, in float32.
 """
 
 from __future__ import annotations
@@ -16,21 +14,17 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.progress import track
 
-from draftwise import Decoder, Sampling, registry
+from draftwise import Decoder, Sampling
 from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
 from draftwise.models.load import load_model, load_tokenizer
-from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus, save
 from studies.common.command import command, listed, numbers, start
 from studies.common.texts import generated, write
 
@@ -56,7 +50,7 @@ def main() -> int:
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batches", type=numbers, default="8,1", help="batch sizes, with commas between")
-    parser.add_argument("--policies", type=listed, default=[], help="named policies, or all")
+    parser.add_argument("--policies", type=listed, default=[], help="these alone")
     options = parser.parse_args()
     torch.manual_seed(0)
     tokenizer, plain = load_tokenizer("zoo:target"), load_model("zoo:target", dtype=options.dtype)
@@ -67,7 +61,8 @@ def main() -> int:
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         store = datastore(Path(folder), tokenizer, own[::2])
-        for way, (policy, drafters) in ways(options, Path(folder)).items():
+        ways = {name: (name, CHOICE) for name in options.policies} or WAYS
+        for way, (policy, drafters) in ways.items():
             names = [f"retrieval:{store}" if name == "retrieval" else name for name in drafters]
             for batch in options.batches:
                 decoder = Decoder.from_pretrained(
@@ -87,23 +82,6 @@ def main() -> int:
                     print(json.dumps(line), flush=True)
     print(f"{len(prompts)} prompts: {wrong} differences that are no ties")
     return int(wrong > 0 and options.dtype == "float32")
-
-
-def ways(options: Namespace, folder: Path) -> dict[str, tuple[str, list[str]]]:
-    """Return the ways above, or the policies asked for."""
-    if not options.policies:
-        return WAYS
-    names = registry.names("policies") if options.policies == ["all"] else options.policies
-    rng = np.random.default_rng(0)
-
-    def n(*size: int) -> NDArray[np.float32]:
-        return rng.normal(size=size).astype(np.float32)
-
-    save(Disco(n(16, 12), n(16), n(1, 16), n(1)), folder / "disco.safetensors")
-    block = (n(192, 192) / np.float32(14), n(192))
-    save(SpecDecPlus((block,), n(2, 192) / np.float32(14), n(2)), folder / "specdecpp.safetensors")
-    learned = {name: f"{name}?model={folder / name}.safetensors" for name in ("disco", "specdecpp")}
-    return {name: (learned.get(name, name), CHOICE) for name in names}
 
 
 def fitting(tokenizer: Any, longest: int) -> list[list[int]]:

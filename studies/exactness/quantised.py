@@ -4,7 +4,7 @@
 
 Counts the texts that differ, and those that still do if a token whose two largest logits are closer than
 twice the measured noise is decided by a pass of its own. The noise is the largest change of a logit between a
-pass over the whole text and `generate`. Kinds need torchao, bitsandbytes or optimum-quanto.
+pass over the whole text and `generate`. Kinds need torchao or bitsandbytes.
 """
 
 from __future__ import annotations
@@ -80,11 +80,6 @@ def load(path: str, kind: str) -> Any:
         from torchao.quantization import quantize_
 
         quantize_(model, Both() if how.endswith("dynamic") else Weights())
-    elif how.startswith("quanto"):
-        from optimum.quanto import freeze, qint8, quantize
-
-        quantize(model, weights=qint8)
-        freeze(model)
     return model
 
 

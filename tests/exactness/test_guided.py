@@ -24,7 +24,7 @@ from tests.distributions import exact, p_value, sample_each
 from tests.drafters.neural import test_eagle as eagles
 from tests.effort import drawn
 from tests.exactness.test_exact_hf import distribution_of
-from tests.tiny import VOCAB, model, random_texts
+from tests.tiny import VOCAB, model, own_text, random_texts
 
 FREE = ((3, 4, 5, 6), (7,), (8,), (9, 10), (3, 11, 12))  # the tokens allowed at each place, in turn
 
@@ -172,3 +172,12 @@ def test_the_law_is_the_targets(kind: Any, names: list[str]) -> None:
     each = [replace(sampling, processors=(kind(cycle),)) for _ in range(drawn(900))]
     found = sample_each(loop, prompt, each, batch=6)
     assert p_value(found, exact(allowed, prompt, VOCAB, 3, sampling)) > 1e-4
+
+
+def test_text_without_processors_is_as_before() -> None:
+    made, (prompt,) = model("llama"), random_texts((9,))
+    loop = looped(made, "static-3", ["bad"])
+    request = loop.add(prompt, Sampling(max_new_tokens=9))
+    while loop.open:
+        loop.step()
+    assert request.tokens[9:] == own_text(made, prompt, 9)
