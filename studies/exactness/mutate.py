@@ -204,7 +204,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     """Read the command line."""
     parser = command(__doc__, PAGE)
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="of the package, such as core.accept")
+    parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="such as core.accept; default: those tested before"
+    )
     parser.add_argument("--tests", nargs="+", help="files of tests, or tests, for these modules")
     parser.add_argument("--sample", type=int, default=50, help="mutants of each module (50)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
@@ -215,7 +217,8 @@ def main() -> None:
     if unknown := [name for name in given.modules if not path_of(name).exists()]:
         parser.error(f"{unknown[0]} is no module of the package")
     os.chdir(ROOT)
-    for module in [] if given.table else given.modules:
+    modules = given.modules or list(dict.fromkeys(one["module"] for one in rows_of(given.out)))
+    for module in [] if given.table else modules:
         known = {one["key"]: one["survived"] for one in rows_of(given.out)}
         wanted = mutants(module, given.sample, given.seed)
         if given.again:
@@ -230,7 +233,7 @@ def main() -> None:
                 file.flush()
                 mark, now = "SURVIVED" if one["survived"] else "killed", time.strftime("%H:%M:%S")
                 print(f"{now} {module}:{one['line']} {one['operator']} {mark}", flush=True)
-    print(table([one for one in rows_of(given.out) if one["module"] in given.modules or given.table]))
+    print(table([one for one in rows_of(given.out) if one["module"] in modules]))
 
 
 if __name__ == "__main__":
