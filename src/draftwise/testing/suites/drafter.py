@@ -20,7 +20,7 @@ from ...core.roles import Drafter, GradeJob, Grader, Graders, RoundRecord, Targe
 from ...core.sampling import Sampling
 from ...core.stops import factor, needs, stop
 from ..exact import uniformity
-from .runs import GREEDY, NAME, PLAIN, SETTINGS, DraftRecord, TextChecks
+from .runs import GREEDY, NAME, PLAIN, SETTINGS, DraftRecord, Play, TextChecks
 from .suite import SURE, drafting, fail, reachable, skip, suite_of
 
 Row = NDArray[np.float64]
@@ -144,10 +144,8 @@ class DraftChecks(TextChecks):
         for record in (record for record in self.drafts if needs(record.job.stops) and record.draft.signals):
             has_signals, ends = True, _ends(record)
             if ends is not None and ends + 1 < len(record.draft.tokens) and record.draft.is_chain:
-                rule = record.job.stop_at(ends).rule
-                fail(
-                    f"{len(record.draft.tokens)} tokens where {rule} fired at number {ends + 1}", "end there"
-                )
+                rule, n = record.job.stop_at(ends).rule, len(record.draft.tokens)
+                fail(f"{n} tokens where {rule} fired at number {ends + 1}", "end there")
         if not has_signals:
             skip("it gives no signals to stop by")
 
@@ -158,11 +156,8 @@ class DraftChecks(TextChecks):
         if not rows:
             skip("it gives no rows")
         for play, record in rows:
-            if len(record.draft.rows) != len(record.draft.tokens):
-                fail(
-                    f"{len(record.draft.rows)} rows for {len(record.draft.tokens)} tokens",
-                    "give one for each",
-                )
+            if (n := len(record.draft.rows)) != len(record.draft.tokens):
+                fail(f"{n} rows for {len(record.draft.tokens)} tokens", "give one for each")
             for i, row in enumerate(map(_row, record.draft.rows)):
                 q = np.exp(row - row.max())
                 if play == "sampled" and record.drawn:
@@ -232,21 +227,14 @@ class UpkeepChecks(TextChecks):
         """Each job gets the draft that is its own."""
         if self.learns:
             skip("it learns from other texts")
-        plain, turned = self.play("greedy batch"), self.run(SETTINGS["greedy batch"], reverse=True)
-        self._alike(
-            plain.watch.records, turned.watch.records, "in another order", "return drafts in job order"
-        )
+        turned = self.run(SETTINGS["greedy batch"], reverse=True)
+        self._alike(self.play("greedy batch"), turned, "in another order", "return drafts in job order")
 
     def test_the_same_seed_gives_the_same_drafts(self) -> None:
         """A new drafter drafts what the one before it drafted."""
+        remedy = "draw from job.request.rng alone, and share nothing between drafters"
         for name in ("greedy", "sampled"):
-            again = self.run(SETTINGS[name])
-            self._alike(
-                self.play(name).watch.records,
-                again.watch.records,
-                "in a second run",
-                "draw from job.request.rng alone, and share nothing between drafters",
-            )
+            self._alike(self.play(name), self.run(SETTINGS[name]), "in a second run", remedy)
 
     def test_drafts_after_rejections_are_those_of_a_fresh_drafter(self) -> None:
         """What was rejected, or drafted by others, leaves no trace."""
@@ -280,7 +268,7 @@ class UpkeepChecks(TextChecks):
 
     def test_a_request_that_it_never_saw_can_be_closed(self) -> None:
         """A drafter that is out of use is shown no text, and is still told of the end."""
-        request = replace(self._some(), id=77_777)
+        request = replace(self.play("greedy").loop.add(self.prompts[0], GREEDY), id=77_777)
         try:
             self.fresh(type(self).target()).close(request)
         except Exception as error:
@@ -320,15 +308,10 @@ class UpkeepChecks(TextChecks):
             skip("no draft of its own could be graded")
         return filled_probe
 
-    def _some(self) -> Request:
-        return self.play("greedy").loop.add(self.prompts[0], GREEDY)
-
-    def _alike(
-        self, one: Sequence[DraftRecord], other: Sequence[DraftRecord], when: str, remedy: str
-    ) -> None:
+    def _alike(self, one: Play, other: Play, when: str, remedy: str) -> None:
         __tracebackhide__ = True
-        first = {(record.place, record.job.length): record.draft for record in one}
-        for record in other:
+        first = {(record.place, record.job.length): record.draft for record in one.watch.records}
+        for record in other.watch.records:
             draft = first.get((record.place, record.job.length))
             if draft is not None and draft.tokens != record.draft.tokens:
                 fail(f"{record.draft.tokens} {when}, {draft.tokens} before", remedy)
