@@ -62,6 +62,24 @@ RIGHTS = """{sources}
 Attributions and exact versions: [NOTICE](../NOTICE). Licence texts: [licenses](../licenses)."""
 
 
+def target_of(name: str) -> str:
+    """The bundled or real target that a model was made for."""
+    return "zoo:smollm2" if name.startswith("smollm2-") else "zoo:target"
+
+
+def kind_of(name: str) -> str:
+    """What a bundled model is, as its card says it."""
+    if target_of(name) == "zoo:smollm2":
+        return "medusa" if name.endswith("medusa") else "eagle"
+    return name if name in WHAT else "drafter"
+
+
+def own_text(name: str) -> tuple[str, str]:
+    """What the card says of the target, and of the sources."""
+    real = target_of(name) == "zoo:smollm2"
+    return (REAL if real else TOY), RIGHTS.format(sources=OF_PROMPTS if real else OF_TARGET)
+
+
 def main() -> None:
     """Copy every model that OUT has."""
     parser = command(__doc__, PAGE)
@@ -103,16 +121,12 @@ def described(card: str, source: Path, place: Path) -> str:
     about = f"{known.description[0].upper()}{known.description[1:]}. {known.parameters:,} parameters{shape}."
     for folder in (str(source), str(source.parent / "general"), str(source.parent / "smollm2-eagle3")):
         card = card.replace(folder, f"zoo:{Path(folder).name}")
-    is_real = name.startswith("smollm2-")  # made for a real target, not for the bundled one
-    kind = name if name in WHAT else "drafter"
-    if is_real:
-        kind = "medusa" if name.endswith("medusa") else "eagle"
-    rights = RIGHTS.format(sources=OF_PROMPTS if is_real else OF_TARGET)
+    kind, (note, rights) = kind_of(name), own_text(name)
     for old, new in (
         (f"--drafters {name}\n", f"--drafters zoo:{name}\n"),
         (f" {kind}:{name}\n", f" {kind}:zoo:{name}\n"),
         (f"model={name}/model.safetensors", f"model=zoo:{name}"),
-        (f"# {name}\n", f"# zoo:{name}\n\n{about}\n\n{REAL if is_real else TOY}\n"),
+        (f"# {name}\n", f"# zoo:{name}\n\n{about}\n\n{note}\n"),
     ):
         card = card.replace(old, new, 1)
     return card.replace("\n## Training\n", f"\n{rights}\n\n## Training\n", 1)

@@ -403,7 +403,7 @@ def main() -> None:
         wide = _worlds(options.specialists, options.costs, options.orders)
         reward = DIVERGENCE if wide[0].trace.header.overlap else EFFICIENCY
         sections.append(("BanditSpec, with specialists", banditspec(), wide, []))
-        figures = [by_domain, rewards, *[exploration][: wide[0].trace.header.overlap]]
+        figures: list[Figure] = [by_domain, rewards, *[exploration][: wide[0].trace.header.overlap]]
         sections.append(("MetaSD", metasd(reward, options.router), wide, figures))
         sections.append(("HedgeSpec", hedgespec(), wide, [tails]))
     titles = [title for title, *_ in sections]

@@ -73,7 +73,7 @@ def test_nobody_beats_what_is_known_afterwards(world: World) -> None:
 
 def test_a_classifier_of_discos_kind_stops_as_it_says(world: World) -> None:
     """Without a threshold it is the longest draft, with 1 one token; F1 counts tokens."""
-    of = world.classified
+    of: Any = world.classified
     assert of.seconds(COSTS, 0.0) == pytest.approx(world.fixed["good", 8])
     assert of.seconds(COSTS, 1.1) == pytest.approx(world.fixed["good", 1])
     assert of.seconds(COSTS, 0.5).sum() < world.fixed["good", 8].sum()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isfinite, log
 from numbers import Integral
@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.arms import Arm
-from ...core.drafts import Draft, Signals
+from ...core.drafts import Signals
 from ...core.outcomes import Feedback, Grade
 from ...core.request import Request
 from ...core.roles import Drafter, GradeJob, Grader, Graders, RoundRecord, Target
 from ...core.sampling import Sampling
 from ...core.stops import factor, needs, stop
 from ..exact import uniformity
-from .runs import GREEDY, NAME, PLAIN, SETTINGS, DraftRecord, Play, TextChecks
-from .suite import SURE, drafting, fail, reachable, skip, suite_of
+from .runs import NAME, PLAIN, SETTINGS, DraftRecord, Play, TextChecks
+from .suite import GREEDY, SURE, drafting, fail, reachable, skip, suite_of
 
 Row = NDArray[np.float64]
 
@@ -124,7 +124,7 @@ class DraftChecks(TextChecks):
         drafter = self.fresh(type(self).target())
         if hasattr(drafter, "ready"):
             skip("it waits for the target")
-        for _, again in self._again(drafter, self.play("sampled").watch.records[:20], picked=True):
+        for _, again in self.again(drafter, self.play("sampled").watch.records[:20], picked=True):
             if again.dist is not None:
                 fail("drawn tokens where picked ones were asked for", "leave `dist` out if job.deterministic")
 
@@ -164,19 +164,6 @@ class DraftChecks(TextChecks):
                     own = _row(record.draft.dist[i])[: len(q)]
                     if np.abs(q / q.sum() - own).max() > CLOSE:
                         fail("rows whose softmax is not `dist`", "give the logits before any warping")
-
-    def _again(
-        self, drafter: Drafter, records: Sequence[DraftRecord], *, picked: bool
-    ) -> Iterator[tuple[DraftRecord, Draft]]:
-        """Each draft with that of a fresh drafter for the same text."""
-        for i, record in enumerate(records):
-            request = replace(record.job.request, id=10_000 + i, tokens=list(record.text))
-            drafter.observe(request, request.tokens)
-            job = replace(record.job, request=request, deterministic=picked or record.job.deterministic)
-            (draft,) = drafter.draft([job])
-            drafter.close(request)
-            if isinstance(draft, Draft):
-                yield record, draft
 
 
 def _size(thing: Any, inner: Sequence[Any]) -> int:
@@ -243,7 +230,7 @@ class UpkeepChecks(TextChecks):
         drafter: Any = self.fresh(type(self).target())
         if hasattr(drafter, "ready"):
             skip("it waits for the target")
-        for record, again in self._again(drafter, self.play("greedy").watch.records, picked=False):
+        for record, again in self.again(drafter, self.play("greedy").watch.records, picked=False):
             if again.tokens != record.draft.tokens:
                 fail(
                     f"{record.draft.tokens} after {record.text[-4:]}, and {again.tokens} of a fresh drafter",

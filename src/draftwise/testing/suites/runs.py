@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -224,6 +224,19 @@ class Plays(Suite):
     def drafts(self) -> list[DraftRecord]:
         """Every draft of every run."""
         return [record for play in self.plays.values() for record in play.watch.records]
+
+    def again(
+        self, drafter: Drafter, records: Sequence[DraftRecord], *, picked: bool
+    ) -> Iterator[tuple[DraftRecord, Draft]]:
+        """Each draft with that of a fresh drafter for the same text."""
+        for i, record in enumerate(records):
+            request = replace(record.job.request, id=10_000 + i, tokens=list(record.text))
+            drafter.observe(request, request.tokens)
+            job = replace(record.job, request=request, deterministic=picked or record.job.deterministic)
+            (draft,) = drafter.draft([job])
+            drafter.close(request)
+            if isinstance(draft, Draft):
+                yield record, draft
 
 
 class TextChecks(Plays):
