@@ -31,8 +31,7 @@ def studies() -> list[Study]:
             and [ast.unparse(target) for target in node.targets] == ["PAGE"]
         ]
         if pages:
-            parts = path.relative_to(HERE.parent).with_suffix("").parts
-            module = ".".join(parts[:-1] if parts[-1] == "__main__" else parts)
+            module = ".".join(path.relative_to(HERE.parent).with_suffix("").parts)
             about = (ast.get_docstring(tree) or "").splitlines()[0]
             listed.append(Study(module, about, str(pages[0])))
     return listed

@@ -9,7 +9,11 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import draftwise
+from draftwise import plugins, testing
+from draftwise.core import roles
 
 ROOT = Path(draftwise.__file__).parent
 
@@ -123,14 +127,26 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
-def test_importing_the_package_loads_no_torch() -> None:
-    code = "import sys, draftwise.core.loop, draftwise.policies.catalogue; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("module", ["core.loop", "policies.catalogue", "plugins", "testing"])
+def test_importing_it_loads_neither_torch_nor_pytest(module: str) -> None:
+    code = f"import sys, draftwise.{module}; sys.exit(bool({{'torch', 'pytest'}} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(draftwise.__all__) == draftwise.__all__
+    assert sorted(draftwise.__all__) == draftwise.__all__ and 18 <= len(draftwise.__all__) <= 27
+    for module in (draftwise, plugins, testing):
+        for name in module.__all__:
+            assert getattr(module, name).__doc__ or not callable(getattr(module, name))
     for name in draftwise.__all__:
-        assert getattr(draftwise, name).__doc__
         assert callable(getattr(draftwise, name)), "a module of the same name would hide it"
-    assert 18 <= len(draftwise.__all__) <= 27
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = draftwise.nothing
+
+
+def test_plug_ins_have_every_role_in_one_place() -> None:
+    kinds = {name for name, kind in vars(roles).items() if getattr(kind, "_is_protocol", False)}
+    assert len(kinds) > 20 and kinds - {"Protocol"} <= set(plugins.__all__)
+    for name in set(plugins.__all__) & set(draftwise.__all__):
+        assert getattr(plugins, name) is getattr(draftwise, name)
+    assert sorted(plugins.__all__, key=lambda n: (not n.isupper(), n[0].islower(), n)) == plugins.__all__

@@ -11,7 +11,6 @@ import draftwise
 from draftwise import Decoder, UserError
 from draftwise.build import check_drafters
 from draftwise.models import hub
-from draftwise.registry import build, parse
 from draftwise.specs import parse_drafters, split_names
 
 
@@ -66,6 +65,7 @@ def test_any_other_word_may_be_a_model(asked: list[str], tmp_path: Path) -> None
         ("tapout", "did you mean tapout-seq-ts?"),
         ("guess", "choose from adaedl, auto"),
         ("ucb1?nope=1", "ucb1 has no option 'nope'"),
+        ("ucb1?arm=drafters", "did you mean arms? Or choose from"),
         (5, "text"),
     ],
 )
@@ -73,11 +73,6 @@ def test_a_policys_name_is_looked_at_before_anything_is_loaded(policy: Any, said
     with pytest.raises(UserError) as caught:
         Decoder.from_pretrained("there/is/no/such/target", drafters=["ngram"], policy=policy)
     assert said in str(caught.value)
-
-
-def test_an_options_typo_is_told_too() -> None:
-    with pytest.raises(UserError, match=r"no option 'mx': did you mean max\? Or choose from"):
-        build("drafters", parse("ngram?mx=3"))
 
 
 @pytest.mark.parametrize(

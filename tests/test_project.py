@@ -6,29 +6,17 @@ import os
 import shutil
 import subprocess
 from importlib.machinery import SourceFileLoader
-from importlib.metadata import entry_points, requires, version
+from importlib.metadata import entry_points, requires
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import draftwise
 from draftwise.models.zoo import list_zoo, zoo_folder
 from draftwise.registry import GROUPS, load
 
 ROOT = Path(__file__).parents[1]
-
-
-def test_version_is_the_installed_one() -> None:
-    assert draftwise.__version__ == version("draftwise")
-
-
-def test_public_names_exist() -> None:
-    assert [name for name in draftwise.__all__ if not hasattr(draftwise, name)] == []
-    assert sorted(draftwise.__all__) == draftwise.__all__
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = draftwise.nothing
 
 
 def test_the_words_check_reads_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -113,47 +101,38 @@ def setup(checkout: Path, *arguments: str, **environment: str) -> tuple[int, lis
     return done.returncode, [line.split(" install ")[1] for line in lines if " install " in line]
 
 
+TORCH, ALL, DEMO = "torch==2.13.0", "-e ./zoo -e .[dev,zoo]", "-e ./zoo -e .[zoo]"
+
+
 def test_setup_installs_torch_first_then_the_project_then_nothing(checkout: Path) -> None:
-    assert setup(checkout) == (0, ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"])
-    assert setup(checkout) == (0, [])
-
-
-def test_setup_installs_less_for_the_demo(checkout: Path) -> None:
-    assert setup(checkout, "demo") == (0, ["torch==2.13.0", "-e ./zoo -e .[zoo]"])
-    assert setup(checkout, "demo") == (0, [])
-    assert setup(checkout) == (0, ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"])
+    assert [setup(checkout) for _ in range(2)] == [(0, [TORCH, ALL]), (0, [])]
     assert setup(checkout, "demo") == (0, []), "all of it is there"
 
 
-@pytest.mark.parametrize("project", [".", "zoo"])
-def test_setup_follows_a_changed_project(checkout: Path, project: str) -> None:
-    setup(checkout)
-    with open(checkout / project / "pyproject.toml", "a") as file:
-        file.write("# changed\n")
-    assert setup(checkout)[1] == ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"]
+def test_setup_installs_less_for_the_demo(checkout: Path) -> None:
+    assert [setup(checkout, "demo") for _ in range(2)] == [(0, [TORCH, DEMO]), (0, [])]
+    assert setup(checkout) == (0, [TORCH, ALL])
 
 
-def test_setup_follows_a_moved_checkout(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_setup_follows_a_changed_project_and_a_moved_checkout(
+    checkout: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     setup(checkout)
+    for project in (".", "zoo"):
+        with open(checkout / project / "pyproject.toml", "a") as file:
+            file.write("# changed\n")
+        assert setup(checkout)[1] == [TORCH, ALL]
     moved = shutil.copytree(checkout, tmp_path_factory.mktemp("moved") / "there")
-    assert setup(moved)[1] == ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"]
+    assert setup(moved)[1] == [TORCH, ALL]
 
 
 def test_setup_takes_the_index_only_where_asked(checkout: Path) -> None:
     _, asked = setup(checkout, DRAFTWISE_TORCH_INDEX="https://example.org/cpu")
-    assert asked == ["--extra-index-url https://example.org/cpu torch==2.13.0", "-e ./zoo -e .[dev,zoo]"]
+    assert asked == [f"--extra-index-url https://example.org/cpu {TORCH}", ALL]
 
 
-def test_setup_that_failed_is_done_again(checkout: Path) -> None:
-    assert setup(checkout, BREAK="torch==") == (1, ["torch==2.13.0"])
-    assert setup(checkout) == (0, ["torch==2.13.0", "-e ./zoo -e .[dev,zoo]"])
-
-
-def test_setup_leaves_no_half_made_environment(checkout: Path) -> None:
-    assert setup(checkout, NO_VENV="1")[0] == 1
-    assert not (checkout / ".venv").exists()
-    assert setup(checkout)[0] == 0
-
-
-def test_setup_refuses_an_old_python(checkout: Path) -> None:
+def test_setup_that_failed_is_done_again_and_leaves_no_half_made_environment(checkout: Path) -> None:
     assert setup(checkout, TOO_OLD="1") == (1, [])
+    assert setup(checkout, NO_VENV="1")[0] == 1 and not (checkout / ".venv").exists()
+    assert setup(checkout, BREAK="torch==") == (1, [TORCH])
+    assert setup(checkout) == (0, [TORCH, ALL])

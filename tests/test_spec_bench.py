@@ -8,18 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from draftwise.build import build_drafters, eos_ids
-from draftwise.core.drafts import Draft, Verdict
-from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
 from draftwise.core.sampling import Sampling
 from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
 from draftwise.models.load import load_model
-from draftwise.models.runner import PassInput
-from draftwise.models.runner.cache import RowCache, RowLayer
+from draftwise.models.runner.prefix_cache import keep_prefixes
 from draftwise.models.weights.packed import arrange
 from draftwise.specs import LoadOptions, parse_drafters
 from draftwise.targets.hf import HFTarget
@@ -43,40 +39,6 @@ WAYS = {
 PAIRS = [(way, batch) for i, way in enumerate(WAYS) for batch in ((1, 8) if i % 2 else (8, 1))]
 
 
-class ReadsOnce(HFTarget):
-    """Keeps the keys and values of every prompt it has read, and hands out copies: reading takes longest."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self.known: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
-
-    def _read(self, row: int, request: Request, batch: Any, *, alone: bool, slots: int) -> None:
-        rows, tokens = self.runner, request.tokens
-        if request.rounds == 0 and tuple(tokens) in self.known:
-            rows.cache.plan.slots = max(rows.cache.plan.slots, slots)
-            rows.forward(PassInput(row, [tokens[:1]], 1, slots=slots))  # makes room
-            for layer, (keys, values) in zip(layers(rows.cache), self.known[tuple(tokens)], strict=True):
-                n = keys.shape[1]
-                layer.keys[row, :, :n], layer.values[row, :, :n] = keys, values
-                rows.cached_lengths[row] = n
-        super()._read(row, request, batch, alone=alone, slots=slots)
-
-    def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
-        super().commit(batch)
-        for request, _, _ in batch:
-            prompt = tuple(request.tokens[: request.prompt_length])
-            if request.rounds == 0 and prompt not in self.known:
-                row, n = self.runner.request_ids.index(request.id), len(prompt) - 1
-                self.known[prompt] = [
-                    (layer.keys[row, :, :n].clone(), layer.values[row, :, :n].clone())
-                    for layer in layers(self.runner.cache)
-                ]
-
-
-def layers(cache: RowCache) -> list[RowLayer]:
-    return [layer for layer in cache.layers if isinstance(layer, RowLayer)]
-
-
 @pytest.fixture(scope="module")
 def prompts(tokenizer: Any) -> list[list[int]]:
     encoded = [
@@ -94,16 +56,18 @@ def own(plain_model: Any, prompts: list[list[int]]) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def target() -> ReadsOnce:
+def target() -> HFTarget:
+    """It keeps what it has read of the prompts, which takes longest."""
     model = load_model("zoo:target")
-    target = ReadsOnce(model)
+    target = HFTarget(model)
     arrange(model, True)
+    keep_prefixes([target], 2048)
     return target
 
 
 @pytest.fixture(scope="module")
 def drafters(
-    own: list[list[int]], tokenizer: Any, target: ReadsOnce, tmp_path_factory: pytest.TempPathFactory
+    own: list[list[int]], tokenizer: Any, target: HFTarget, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Drafter]:
     """All of them; the datastore holds what the target wrote for every other prompt."""
     folder = tmp_path_factory.mktemp("spec-bench")
@@ -138,13 +102,11 @@ def test_text_is_the_models_own(
     batch: int,
     prompts: list[list[int]],
     own: list[list[int]],
-    target: ReadsOnce,
+    target: HFTarget,
     drafters: dict[str, Drafter],
     tokenizer: Any,
     judge: Judge,
 ) -> None:
-    if way == "none":
-        target.known.clear()  # read everything, at this size of batch too
     policy, names = WAYS[way]
     team = {name: drafters[name] for name in names.split()}
     loop = loop_with(target, team, policy)

@@ -32,7 +32,7 @@ def _byte_level() -> Any:
     return _wrapped(tokenizer)
 
 
-def _byte_fallback(decoder: Any) -> Any:
+def _byte_fallback(*parts: Any) -> Any:
     """SentencePiece as a BPE: `▁` for spaces, and bytes for what no piece covers."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
@@ -42,22 +42,11 @@ def _byte_fallback(decoder: Any) -> Any:
     vocabulary = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoder
+    tokenizer.decoder = decoders.Sequence(list(parts))
     return _wrapped(tokenizer)
 
 
-def _llama() -> Any:
-    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    return _byte_fallback(decoders.Sequence(parts))
-
-
-def _gemma() -> Any:
-    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    return _byte_fallback(decoders.Sequence(parts))
-
-
-def _fallback_metaspace() -> Any:
-    return _byte_fallback(decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]))
+UNSPACED = (decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse())
 
 
 def _metaspace() -> Any:
@@ -88,9 +77,9 @@ def _suffixes() -> Any:
 
 MAKERS: Mapping[str, Callable[[], Any]] = {
     "byte-level": _byte_level,
-    "llama": _llama,
-    "gemma": _gemma,
-    "fallback-metaspace": _fallback_metaspace,
+    "llama": lambda: _byte_fallback(*UNSPACED, decoders.Strip(" ", 1, 0)),
+    "gemma": lambda: _byte_fallback(*UNSPACED),
+    "fallback-metaspace": lambda: _byte_fallback(decoders.ByteFallback(), decoders.Metaspace()),
     "metaspace": _metaspace,
     "word-piece": _word_piece,
     "suffixes": _suffixes,

@@ -1,13 +1,15 @@
-"""The command line of a study: one parser, one way to start, comma-separated lists."""
+"""The command line of a study: one parser, one way to start, comma-separated lists, other processes."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from draftwise.errors import UserError
 
@@ -33,14 +35,6 @@ def start(main: Callable[[], int | None]) -> NoReturn:
         sys.exit(main())
     except UserError as error:
         sys.exit(f"error: {error}")
-
-
-def pictures(about: str | None, page: str) -> Path:
-    """Read the command line of a study whose only option is where its pictures go."""
-    parser = command(about, page)
-    add_pictures(parser)
-    folder: Path = parser.parse_args().pictures
-    return folder
 
 
 def add_pictures(parser: ArgumentParser) -> None:
@@ -73,3 +67,13 @@ def again(*more: str) -> list[str]:
     spec = sys.modules["__main__"].__spec__
     first = ["-m", spec.name] if spec else [sys.argv[0]]
     return [sys.executable, *first, *sys.argv[1:], *more]
+
+
+def in_tree(tree: Path, study: str, options: Mapping[str, Any]) -> Any:
+    """What `child(options)` of a study prints in another checkout, by that one's own library and studies."""
+    tree = tree.resolve()
+    code = f"import runpy; runpy.run_path({str(tree / study)!r})['child']({dict(options)!r})"
+    environment = os.environ | {"PYTHONPATH": f"{tree / 'src'}:{tree}", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-c", code]
+    ran = subprocess.run(words, cwd=tree, env=environment, stdout=subprocess.PIPE, check=True)
+    return json.loads(ran.stdout.splitlines()[-1])

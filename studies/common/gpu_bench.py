@@ -10,19 +10,9 @@ from time import perf_counter
 from typing import Any
 
 from draftwise.errors import UserError
-from studies.common.prompts import spread
+from studies.common.texts import spread, write
 
 DRAFTERS = ("zoo:general", "ngram", "suffix")
-SHAPES = {  # class, hidden and feed-forward size, layers, heads, those of keys, their size, vocabulary, tied
-    "Qwen3-0.6B": ("Qwen3", 1024, 3072, 28, 16, 8, 128, 151936, True),
-    "Llama-3.2-1B": ("Llama", 2048, 8192, 16, 32, 8, 64, 128256, True),
-    "Qwen3-8B": ("Qwen3", 4096, 12288, 36, 32, 8, 128, 151936, False),
-    "tiny": ("Qwen3", 64, 128, 2, 4, 2, 16, 1024, True),
-}
-SIZES = (
-    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings"),
-)
 
 
 def device_name() -> str:
@@ -129,39 +119,18 @@ class Bench:
         """All texts in the order of the prompts, the seconds that they took, and their rounds."""
         from draftwise import Sampling
 
-        texts: dict[int, list[int]] = {}
+        sampling = Sampling(max_new_tokens=new, eos=decoder.eos)
         self.wait()
-        begin, rounds = perf_counter(), 0
-        for one in decoder.loop.run(prompts, Sampling(max_new_tokens=new, eos=decoder.eos), batch=batch):
-            if one.error is not None:
-                raise one.error
-            texts.setdefault(one.request, []).extend(one.tokens)
-            rounds += 1
+        begin = perf_counter()
+        texts, rounds = write(decoder.loop, prompts, sampling, batch=batch)
         self.wait()
-        return [texts[key] for key in sorted(texts)], perf_counter() - begin, rounds
-
-    def model_of_shape(self, name: str) -> Any:
-        """Random weights in bfloat16 in the shape of a published model."""
-        import torch
-        import transformers
-
-        kind, *sizes = SHAPES[name]
-        config = getattr(transformers, f"{kind}Config")(**dict(zip(SIZES, sizes, strict=True)))
-        config.max_position_embeddings = 8192
-        with torch.device(self.device):
-            torch.set_default_dtype(torch.bfloat16)
-            model = getattr(transformers, f"{kind}ForCausalLM")(config)
-            torch.set_default_dtype(torch.float32)
-        model.generation_config.eos_token_id = None
-        model.train(False)
-        return model.requires_grad_(False)
+        return texts, perf_counter() - begin, len(rounds)
 
     def target(self, dtype: str, times: int = 1, layers: int = 12) -> Any:
         """The bundled target with more layers that add nothing, and wider: the same text, heavier passes."""
         import torch
 
         from draftwise.models.load import load_model
-        from studies.models.heavier import widened
 
         model = load_model("zoo:target", dtype=dtype, device="cpu", trust_remote_code=False)
         if layers > len(model.model.layers):
@@ -172,6 +141,26 @@ class Bench:
         model.to(torch.device(self.device))  # type: ignore[arg-type]
         model.train(False)
         return model
+
+
+def widened(model: Any, times: int) -> None:
+    """Make feed-forward layers so many times as wide; logits stay the same up to rounding.
+
+    The new columns read the hidden state with random weights and write nothing: they are multiplied with 0.
+    """
+    import torch
+    from torch import nn
+
+    def grow(layer: Any, more: Any, dim: int) -> None:
+        layer.weight = nn.Parameter(torch.cat([layer.weight.data, more.to(layer.weight.dtype)], dim))
+        layer.out_features, layer.in_features = layer.weight.shape
+
+    for layer in model.model.layers:
+        mlp, more = layer.mlp, (times - 1) * layer.mlp.gate_proj.out_features
+        for part in (mlp.gate_proj, mlp.up_proj):
+            grow(part, torch.randn(more, part.in_features) * 0.02, 0)
+        grow(mlp.down_proj, torch.zeros(mlp.down_proj.out_features, more), 1)
+    model.config.intermediate_size *= times
 
 
 def deepen(model: Any, layers: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,7 @@ def write_random_eagle3(folder: Path, *, seed: int = 0) -> Path:
     """Write an EAGLE-3 head of the target's shape with random weights: it is nearly always wrong."""
     config = json.loads((Path(resolve("zoo:eagle")) / "config.json").read_text())
     width, inner, size = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    generator = torch.Generator().manual_seed(seed)
-
-    def random(*shape: int) -> Tensor:
-        return 0.05 * torch.randn(shape, generator=generator)
-
+    random = _drawn(seed)
     layer = {
         "self_attn.q_proj": random(width, 2 * width),
         "self_attn.k_proj": random(width, 2 * width),
@@ -60,11 +57,7 @@ def write_mimo(folder: Path, *, seed: int = 0) -> Path:
     width = config["hidden_size"]
     for name in [name for name in weights if "self_attn" in name and "o_proj" not in name]:
         weights[name.replace(".weight", ".bias")] = torch.zeros(len(weights[name]), dtype=weights[name].dtype)
-    generator = torch.Generator().manual_seed(seed)
-
-    def random(*shape: int) -> Tensor:
-        return (0.05 * torch.randn(shape, generator=generator)).to(weights["model.norm.weight"].dtype)
-
+    random = _drawn(seed, weights["model.norm.weight"].dtype)
     first, layer = "model.layers.0.", "model.mtp_layers.0."
     copied = {name.replace(first, layer): value for name, value in weights.items() if name.startswith(first)}
     weights |= {
@@ -78,6 +71,12 @@ def write_mimo(folder: Path, *, seed: int = 0) -> Path:
             shutil.copy(file, folder)
     more = {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 1}
     return _write(folder, weights, config | more)
+
+
+def _drawn(seed: int, dtype: torch.dtype = torch.float32) -> Callable[..., Tensor]:
+    """Make random weights of a shape."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: (0.05 * torch.randn(shape, generator=generator)).to(dtype)
 
 
 def _write(folder: Path, weights: dict[str, Tensor], config: dict[str, Any]) -> Path:

@@ -20,7 +20,7 @@ from typing import Any
 from draftwise.models.load import resolve
 from studies.common import heads, vllm
 from studies.common.command import again, command, listed, numbers, start
-from studies.common.prompts import spread
+from studies.common.texts import spread
 
 PAGE = "docs/how-to/vllm.md"
 

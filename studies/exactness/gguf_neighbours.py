@@ -1,7 +1,7 @@
 """Greedy texts of a GGUF model with other neighbours, drafts and numbers of threads: which differ?
 
     python -m studies.exactness.gguf_neighbours MODEL[?options]... [--texts 100] [--new-tokens 12]
-        [--neighbours 8] [--threads 1,2] [--length 3] [--json FILE]
+        [--neighbours 8] [--threads 1,2]
 
 Writes texts of 1 to `--new-tokens` tokens after prompts of Spec-Bench, of which one in ten is long enough to
 be read in pieces: each alone, without drafts and with the first number of threads. With that text all other
@@ -12,9 +12,9 @@ does.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,6 +32,7 @@ from studies.common.command import command, numbers, start
 
 PAGE = "docs/how-to/gguf.md"
 SHORT, LONG = 100, 1400  # characters of a prompt
+LENGTH = 3  # tokens of a draft
 
 Text = tuple[list[int], int]
 """The tokens of a prompt, and how many to write."""
@@ -44,34 +45,26 @@ def main() -> int:
     parser.add_argument("--new-tokens", type=int, default=12)
     parser.add_argument("--neighbours", type=int, default=8)
     parser.add_argument("--threads", type=numbers, default=[1, 2])
-    parser.add_argument("--length", type=int, default=3, help="tokens of a draft")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    by_setting: dict[str, dict[str, int]] = {}
-    for model in options.models:
-        by_setting[Path(model).name] = ways(model, options)
-    if options.json:
-        options.json.write_text(json.dumps({"texts": options.texts, "different": by_setting}, indent=1))
-    return int(any(any(counts.values()) for counts in by_setting.values()))
+    return int(sum(different(model, options) for model in options.models) > 0)
 
 
-def ways(model: str, options: Any) -> dict[str, int]:
-    """Count the texts that differ from the first way, by way."""
+def different(model: str, options: Any) -> int:
+    """Count the texts that differ from the first way's, and print how many do by way."""
     texts: list[Text] = []
     truth: list[list[int]] = []
-    counts: dict[str, int] = {}
-    for threads in options.threads:
-        for batch in (1, 1 + options.neighbours):
-            for length in (0, options.length):
-                target = opened(model, threads)
-                texts = texts or drawn(target, options.texts, options.new_tokens)
-                got = written(target, texts, batch, length)
-                truth = truth or got
-                beside = f"beside {batch - 1}" if batch > 1 else "alone"
-                way = f"threads={threads}, {beside}, {f'drafts of {length}' if length else 'no drafts'}"
-                counts[way] = sum(mine != own for mine, own in zip(got, truth, strict=True))
-                print(f"{Path(model).name}: {way}: {counts[way]} of {len(texts)} differ", flush=True)
-    return counts
+    count = 0
+    for threads, batch, length in product(options.threads, (1, 1 + options.neighbours), (0, LENGTH)):
+        target = opened(model, threads)
+        texts = texts or drawn(target, options.texts, options.new_tokens)
+        got = written(target, texts, batch, length)
+        truth = truth or got
+        wrong = sum(mine != own for mine, own in zip(got, truth, strict=True))
+        beside, drafts = f"beside {batch - 1}" if batch > 1 else "alone", length or "no"
+        way = f"threads={threads}, {beside}, {drafts} drafted tokens"
+        print(f"{Path(model).name}: {way}: {wrong} of {len(texts)} differ", flush=True)
+        count += wrong
+    return count
 
 
 def opened(model: str, threads: int) -> Any:

@@ -1,6 +1,6 @@
 """Changes by a conversion to GGUF: greedy text and logits of llama.cpp against Transformers, by type.
 
-    python -m studies.exactness.gguf_types [--target zoo:target] [--prompts 8] [--new-tokens 32]
+    python -m studies.exactness.gguf_types [--prompts 8] [--new-tokens 32]
         [--types f32,f16,bf16,q8_0,q4_k]
 
 Converts the target to each type and writes the greedy text of Spec-Bench prompts, evenly chosen, with
@@ -21,11 +21,11 @@ import numpy as np
 import torch
 
 from draftwise import export_gguf
-from draftwise.data import spec_bench
 from draftwise.generation.prompts import encode
 from draftwise.models.gguf.model import GgufTokenizer
 from draftwise.models.load import load_model
 from studies.common.command import command, listed, start
+from studies.common.texts import generated, spread
 
 PAGE = "docs/how-to/export.md"
 TIE = 1e-4
@@ -33,16 +33,15 @@ TIE = 1e-4
 
 def main() -> int:
     parser = command(__doc__, PAGE)
-    parser.add_argument("--target", default="zoo:target")
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--new-tokens", type=int, default=32)
     parser.add_argument("--types", type=listed, default=listed("f32,f16,bf16,q8_0,q4_k"))
     options = parser.parse_args()
-    model: Any = load_model(options.target)
+    model: Any = load_model("zoo:target")
     texts: list[tuple[list[int], list[int], Any]] = []
     with TemporaryDirectory() as folder:
         for type in options.types:
-            exported = export_gguf(options.target, Path(folder) / f"{type}.gguf", type=type)
+            exported = export_gguf("zoo:target", Path(folder) / f"{type}.gguf", type=type)
             if not texts:
                 words = GgufTokenizer.from_file(exported.path)
                 texts = list(written(model, words, options.prompts, options.new_tokens))
@@ -55,13 +54,12 @@ def written(
     model: Any, words: GgufTokenizer, prompts: int, length: int
 ) -> Iterator[tuple[list[int], list[int], Any]]:
     """Prompt, greedy text, and the logits before each of its tokens."""
-    questions = spec_bench()
-    for question in questions[:: len(questions) // prompts][:prompts]:
-        ids = encode(words, question.text, vocab_size=words.size)
+    for prompt in spread(prompts):
+        ids = encode(words, prompt, vocab_size=words.size)
+        text = generated(model, ids, length)
         with torch.no_grad():
-            out = model.generate(torch.tensor([ids]), max_new_tokens=length, do_sample=False)
-            logits = model(out[:, :-1]).logits[0, len(ids) - 1 :]
-        yield ids, out[0, len(ids) :].tolist(), logits.double().numpy()
+            logits = model(torch.tensor([[*ids, *text[:-1]]])).logits[0, len(ids) - 1 :]
+        yield ids, text, logits.double().numpy()
 
 
 def compared(path: Path, texts: list[tuple[list[int], list[int], Any]]) -> str:

@@ -9,14 +9,13 @@ exact one differs.
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from draftwise import Decoder, Sampling
+from draftwise import Decoder, Loop, Sampling
+from draftwise.policies.catalogue import method
 from studies.common.command import command, numbers, start
-from studies.common.prompts import spread
+from studies.common.texts import spread, write
 
 PAGE = "docs/explanation/lossless.md"
 POLICIES = ("none", "static-8?drafter=suffix", "static-4?drafter=ngram", "auto")
@@ -25,7 +24,6 @@ POLICIES = ("none", "static-8?drafter=suffix", "static-4?drafter=ngram", "auto")
 def main() -> int:
     parser = command(__doc__, PAGE)
     parser.add_argument("--target", default="zoo:smollm2")
-    parser.add_argument("--drafters", default="ngram,suffix")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--compile", default="off")
     parser.add_argument("--prompts", type=int, default=40)
@@ -36,18 +34,23 @@ def main() -> int:
     for exact in (False, True):
         decoder = Decoder.from_pretrained(
             options.target,
-            drafters=options.drafters,
+            drafters="ngram,suffix",
             dtype=options.dtype,
             device="auto",
             compile=options.compile,
             exact=exact,
             state="off",
         )
-        own: Sequence[Any] = []
+        prompts = [decoder.encode(text) for text in spread(options.prompts)]
+        sampling = Sampling(max_new_tokens=options.new_tokens, eos=decoder.eos)
+        own: list[list[int]] = []
         for policy in POLICIES:
             for batch in options.batches:
+                drafters = decoder.loop.pool.drafters
+                chosen = method(policy, list(drafters))
+                loop = Loop(decoder.loop.target, drafters, chosen.policy, chosen.recorder)
                 begin = perf_counter()
-                texts = written(decoder, policy, options, batch)
+                texts, _ = write(loop, prompts, sampling, batch=batch)
                 rate = sum(map(len, texts)) / (perf_counter() - begin)
                 own = own or texts
                 same = sum(one == other for one, other in zip(own, texts, strict=True))
@@ -58,20 +61,5 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def written(decoder: Decoder, policy: str, options: Any, batch: int) -> Sequence[Any]:
-    """The texts of all prompts by a new policy over the decoder's models."""
-    from draftwise.core.loop import Loop
-    from draftwise.policies.catalogue import method
-
-    drafters = decoder.loop.pool.drafters
-    chosen = method(policy, list(drafters))
-    loop = Loop(decoder.loop.target, drafters, chosen.policy, chosen.recorder)
-    prompts = [decoder.encode(text) for text in spread(options.prompts)]
-    texts: dict[int, list[int]] = {}
-    for round in loop.run(prompts, Sampling(max_new_tokens=options.new_tokens, eos=decoder.eos), batch=batch):
-        texts.setdefault(round.request, []).extend(round.tokens)
-    return [texts[key] for key in sorted(texts)]
-
-
 if __name__ == "__main__":
-    sys.exit(start(main))
+    start(main)

@@ -1,13 +1,15 @@
 """Mutation testing: put small faults into a module, one at a time; its tests must detect each.
 
     python -m studies.exactness.mutate core.accept core.loop --sample 50 --out mutants.jsonl
+    python -m studies.exactness.mutate targets.hf --tests tests/targets/test_hf.py tests/targets/test_trees.py
     python -m studies.exactness.mutate core.accept core.loop --again --out mutants.jsonl     # survivors only
     python -m studies.exactness.mutate --table --out mutants.jsonl
 
 The faults are cosmic-ray's (in a clone: pip install '.[mutation]'): another operator, comparison or number, a
 loop that ends at once, a removed decorator. No file changes: each mutant runs in a fork that imports the
 changed source, so that torch is imported only once. Each place in the source has at most one mutant, sampled
-by the seed; faults in annotations change nothing and are left out. An interrupted run continues.
+by the seed; faults in annotations change nothing and are left out. An interrupted run continues. Without
+`--tests`, the tests of a module are those of its name, then all of its folder.
 """
 
 from __future__ import annotations
@@ -33,63 +35,10 @@ from types import ModuleType
 from typing import Any
 
 from studies.common.command import command, start
+from studies.common.tables import heading, row
 
 PAGE = "docs/explanation/lossless.md"
-
 ROOT = Path(__file__).resolve().parents[2]
-GREEDY = "test_greedy_text_is_the_models_own"
-# What reads a model, the quick tests first: a fault is mostly found by one of them.
-READING = f"""
-    models/test_runner.py targets/test_passes.py
-    models/test_cache.py targets/test_hf.py::test_rows_are_freed
-    targets/test_hf.py::test_a_window_sized_request_fills_the_window_and_no_more
-    targets/test_hf.py::test_samples_of_one_prompt_read_it_once
-    targets/test_hf.py::test_a_parked_text_keeps_its_row_when_others_come_and_go
-    targets/test_hf.py::test_prompts_that_begin_alike_share_what_was_read
-    targets/test_trees.py::test_a_node_has_the_logits_of_its_path[qwen3-window-sdpa]
-    targets/test_trees.py::test_the_cache_holds_what_reading_the_text_leaves_there
-    targets/test_trees.py::test_more_nodes_than_positions_are_left
-    targets/test_trees.py::test_what_cannot_read_a_tree_is_refused_by_name
-    targets/test_hf.py::{GREEDY}[llama-sdpa] targets/test_hf.py::{GREEDY}[gpt2-sdpa]
-    targets/test_trees.py::{GREEDY}[llama-sdpa] models/test_windows.py::test_chunks_are_masks
-    models/test_windows.py::test_layers_that_count_by_the_caches_length_read_texts_apart
-    models/test_positions.py::test_text_goes_on_past_the_trained_window_with_one_warning
-    models/test_hidden_states.py::test_samples_of_one_prompt_share_what_was_read_of_it
-    models/test_positions.py::{GREEDY}[phi3-longrope] models/test_positions.py::{GREEDY}[llama-longrope]
-    models/test_positions.py::{GREEDY}[llama-dynamic]
-    architectures/test_sweep.py::test_models_that_count_for_themselves_are_read_one_by_one[bart]
-"""
-CATALOGUE = "policies/test_catalogue.py policies/test_policies.py"
-# By module: files of tests, or tests.
-TESTS: dict[str, str] = {
-    "core.accept": "core/test_accept.py test_overlap.py core/test_loop.py",
-    "core.batch": "core/test_loop.py core/test_faults.py test_lengths.py",
-    "core.contract": "core/test_drafter_pool.py core/test_loop.py",
-    "core.loop": "core/test_loop.py core/test_faults.py core/test_drafter_pool.py test_lengths.py",
-    "core.drafter_pool": "core/test_drafter_pool.py core/test_faults.py core/test_loop.py",
-    "core.request_round": "core/test_request_round.py core/test_loop.py "
-    "core/test_faults.py hosts/test_follow.py",
-    "hosts.sglang": "hosts/test_sglang.py",
-    "hosts.vllm.report": "hosts/test_vllm_options.py hosts/test_vllm_parts.py",
-    "generation.text": "generation/test_text.py core/test_sampling.py generation/test_prompts.py",
-    "models.runner.cache": READING,
-    "models.distributions": "exactness/test_by_hand.py models/test_distributions.py core/test_sampling.py",
-    "models.runner.executors.exact": "models/test_exact.py",
-    "models.runner.runner": READING,
-    "targets.hf": READING,
-    "policies.catalogue.auto": "policies/test_catalogue.py policies/auto",
-    "policies.catalogue.banditspec": "policies/test_catalogue.py",
-    "policies.catalogue.compose": CATALOGUE,
-    "policies.catalogue.general": CATALOGUE,
-    "policies.catalogue.hedgespec": CATALOGUE,
-    "policies.catalogue.learned": "policies/test_learned.py policies/test_catalogue.py",
-    "policies.catalogue.metasd": CATALOGUE,
-    "policies.catalogue.rules": f"{CATALOGUE} core/test_stops.py",
-    "policies.catalogue.tapout": CATALOGUE,
-    "state.file": "state",
-    "state.learned": "state",
-    "state.saver": "state hosts/test_vllm_options.py",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +155,17 @@ def lives(mutant: Mutant | None, tests: Sequence[str], seconds: int, told: Path)
     return status == 0, used.ru_utime + used.ru_stime - began.ru_utime - began.ru_stime
 
 
-def judged(module: str, wanted: Sequence[Mutant], scratch: Path) -> Iterator[dict[str, Any]]:
+def tests_of(module: str) -> list[str]:
+    """Tests that should detect a fault of a module, the quick ones first."""
+    names = module.split(".")
+    folder = ROOT / "tests" / names[0]
+    return [str(path) for path in (*sorted(folder.rglob(f"test_{names[-1]}*.py")), folder)]
+
+
+def judged(
+    module: str, wanted: Sequence[Mutant], tests: Sequence[str], scratch: Path
+) -> Iterator[dict[str, Any]]:
     """The outcome of each mutant of a module."""
-    tests = [f"tests/{name}" for name in TESTS[module].split()]
     told = scratch / "told"
     passed, seconds = lives(None, tests, 1200, told)
     if not passed:
@@ -220,45 +177,49 @@ def judged(module: str, wanted: Sequence[Mutant], scratch: Path) -> Iterator[dic
             continue
     for mutant in wanted:
         survived, took = lives(mutant, tests, int(10 + 3 * seconds), told)
-        row = asdict(mutant) | {"key": mutant.key, "survived": survived, "seconds": round(took, 1)}
-        row.pop("source")
-        yield row
+        outcome = asdict(mutant) | {"key": mutant.key, "survived": survived, "seconds": round(took, 1)}
+        outcome.pop("source")
+        yield outcome
 
 
 def rows_of(out: Path) -> list[dict[str, Any]]:
     """The recorded outcomes, the latest of each mutant."""
     lines = out.read_text().splitlines() if out.exists() else []
-    return list({row["key"]: row for row in map(json.loads, lines)}.values())
+    return list({one["key"]: one for one in map(json.loads, lines)}.values())
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Killed by module, and the survivors."""
-    lines = ["| module | mutants | killed | |", "|---|---|---|---|"]
-    for module in [name for name in TESTS if any(row["module"] == name for row in rows)]:
-        mine = [row for row in rows if row["module"] == module]
-        killed = sum(not row["survived"] for row in mine)
-        lines.append(f"| `{module}` | {len(mine)} | {killed} | {100 * killed / len(mine):.0f} % |")
-    for row in rows:
-        if row["survived"]:
-            lines.append(f"\n{row['module']}:{row['line']} {row['operator']}\n{row['change']}")
+    lines = [heading("module", "mutants", "killed", "")]
+    for module in dict.fromkeys(one["module"] for one in rows):
+        mine = [one for one in rows if one["module"] == module]
+        killed = sum(not one["survived"] for one in mine)
+        lines.append(row(f"`{module}`", len(mine), killed, f"{100 * killed / len(mine):.0f} %"))
+    for one in rows:
+        if one["survived"]:
+            lines.append(f"\n{one['module']}:{one['line']} {one['operator']}\n{one['change']}")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Read the command line."""
     parser = command(__doc__, PAGE)
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(TESTS)}; default: all")
+    parser.add_argument(
+        "modules", nargs="*", metavar="MODULE", help="such as core.accept; default: those tested before"
+    )
+    parser.add_argument("--tests", nargs="+", help="files of tests, or tests, for these modules")
     parser.add_argument("--sample", type=int, default=50, help="mutants of each module (50)")
     parser.add_argument("--seed", type=int, default=0, help="which ones (0)")
     parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"), help="one line a mutant")
     parser.add_argument("--again", action="store_true", help="those that survived, once more")
     parser.add_argument("--table", action="store_true", help="print what is known, and test nothing")
     given = parser.parse_args()
-    if unknown := [name for name in given.modules if name not in TESTS]:
-        parser.error(f"no tests are named for {unknown[0]}: choose from {', '.join(TESTS)}")
+    if unknown := [name for name in given.modules if not path_of(name).exists()]:
+        parser.error(f"{unknown[0]} is no module of the package")
     os.chdir(ROOT)
-    for module in [] if given.table else given.modules or TESTS:
-        known = {row["key"]: row["survived"] for row in rows_of(given.out)}
+    modules = given.modules or list(dict.fromkeys(one["module"] for one in rows_of(given.out)))
+    for module in [] if given.table else modules:
+        known = {one["key"]: one["survived"] for one in rows_of(given.out)}
         wanted = mutants(module, given.sample, given.seed)
         if given.again:
             wanted = [one for one in wanted if known.get(one.key)]
@@ -267,14 +228,12 @@ def main() -> None:
         if not wanted:
             continue
         with tempfile.TemporaryDirectory() as scratch, given.out.open("a") as file:
-            for row in judged(module, wanted, Path(scratch)):
-                file.write(json.dumps(row) + "\n")
+            for one in judged(module, wanted, given.tests or tests_of(module), Path(scratch)):
+                file.write(json.dumps(one) + "\n")
                 file.flush()
-                mark = "SURVIVED" if row["survived"] else "killed"
-                print(
-                    f"{time.strftime('%H:%M:%S')} {module}:{row['line']} {row['operator']} {mark}", flush=True
-                )
-    print(table([row for row in rows_of(given.out) if row["module"] in (given.modules or TESTS)]))
+                mark, now = "SURVIVED" if one["survived"] else "killed", time.strftime("%H:%M:%S")
+                print(f"{now} {module}:{one['line']} {one['operator']} {mark}", flush=True)
+    print(table([one for one in rows_of(given.out) if one["module"] in modules]))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Counts the texts that differ, and those that still do if a token whose two largest logits are closer than
 twice the measured noise is decided by a pass of its own. The noise is the largest change of a logit between a
-pass over the whole text and `generate`. Kinds need torchao, bitsandbytes or optimum-quanto.
+pass over the whole text and `generate`. Kinds need torchao or bitsandbytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from draftwise.models.runner import PassInput
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.targets.scores import GreedyScores
-from studies.common.command import command, start
+from studies.common.command import command, listed, start
+from studies.common.texts import generated, write
 
 PAGE = "docs/reference/limits.md"
 POLICY = "random?arms=drafters*lengths&lengths=1,2,4,8"
@@ -79,53 +80,36 @@ def load(path: str, kind: str) -> Any:
         from torchao.quantization import quantize_
 
         quantize_(model, Both() if how.endswith("dynamic") else Weights())
-    elif how.startswith("quanto"):
-        from optimum.quanto import freeze, qint8, quantize
-
-        quantize(model, weights=qint8)
-        freeze(model)
     return model
 
 
 def differing(target: HFTarget, prompts: list[list[int]], own: list[list[int]], new: int) -> int:
     """Count the texts with drafts that are not the model's own."""
     team: dict[str, Any] = {"ngram": NgramDrafter(), "suffix": SuffixDrafter()}
-    chosen, found = method(POLICY, list(team)), 0
+    chosen = method(POLICY, list(team))
     loop = Loop(target, team, chosen.policy, chosen.recorder)
-    for prompt, truth in zip(prompts, own, strict=True):
-        rounds = list(loop.run([prompt], Sampling(max_new_tokens=new)))
-        for round in rounds:
-            if round.error is not None:
-                raise round.error
-        found += [token for round in rounds for token in round.tokens] != truth
-    return found
+    texts, _ = write(loop, prompts, Sampling(max_new_tokens=new))
+    return sum(text != truth for text, truth in zip(texts, own, strict=True))
 
 
 def main() -> None:
     parser = command(__doc__, PAGE)
-    parser.add_argument("--model", default="zoo:target")
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--new-tokens", type=int, default=48)
-    parser.add_argument("--kinds", default="float32,torch-dynamic")
+    parser.add_argument("--kinds", type=listed, default="float32,torch-dynamic")
     args = parser.parse_args()
-    tokenizer: Any = load_tokenizer(args.model)
+    tokenizer: Any = load_tokenizer("zoo:target")
     new: int = args.new_tokens
     asked = [q.turns[0] for q in spec_bench()][:: max(1, 480 // args.prompts)][: args.prompts]
     texts = [[{"role": "user", "content": text}] for text in asked]
     prompts = [
         tokenizer.apply_chat_template(t, add_generation_prompt=True)["input_ids"][-160:] for t in texts
     ]
-    for kind in args.kinds.split(","):
-        model = load(resolve(args.model), kind)
+    for kind in args.kinds:
+        model = load(resolve("zoo:target"), kind)
         model.generation_config.eos_token_id = None
-        known, own = Readings(model), list[list[int]]()
+        known, own = Readings(model), [generated(model, prompt, new) for prompt in prompts]
         with torch.inference_mode():
-            for prompt in prompts:
-                ids = torch.tensor([prompt])
-                out = model.generate(
-                    ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False
-                )
-                own.append(out[0, len(prompt) :].tolist())
             wide = model(input_ids=torch.tensor([known.tokens])).logits[0, known.n - 1 :]
         noise = float((wide - known.logits).abs().max())
         plain, careful = HFTarget(model, probe=False), Careful(model, probe=False)

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
@@ -30,28 +30,12 @@ import psutil
 import draftwise
 from draftwise.models.load import resolve
 from studies.common.command import command, listed, start
-from studies.common.prompts import spread
+from studies.common.texts import spread
 from studies.common.vllm import settings
 
 PAGE = "docs/how-to/cluster.md"
 BROKEN = (OSError, HTTPError, URLError)
 ROUNDS = "draftwise:spec_decode_num_rounds_total{"
-
-
-class Replicas(Protocol):
-    """Two replicas, as a client sees them."""
-
-    def ask(self, number: int, prompt: str) -> str:
-        """Return a greedy continuation; raise one of `BROKEN` if the replica has gone."""
-        ...
-
-    def replace(self) -> None:
-        """Kill a replica without warning, and start another."""
-        ...
-
-    def rounds(self) -> int:
-        """Return the rounds of all replicas so far, those that were killed included."""
-        ...
 
 
 def main() -> int:
@@ -96,7 +80,9 @@ class Seen:
         self.texts = self.wrong = self.repeated = 0
 
 
-def traffic(replicas: Replicas, options: Namespace, prompts: Sequence[str], expected: Sequence[str]) -> Seen:
+def traffic(
+    replicas: Servers | Ray, options: Namespace, prompts: Sequence[str], expected: Sequence[str]
+) -> Seen:
     """Answer the prompts in turn for some seconds, and have a replica replaced meanwhile."""
     seen, end = Seen(), time.monotonic() + options.seconds
 
@@ -207,6 +193,7 @@ class Servers:
             one.wait()
 
     def ask(self, number: int, prompt: str) -> str:
+        """Return a greedy continuation; raise one of `BROKEN` if the replica has gone."""
         return self.all[number % len(self.all)].ask(prompt)
 
     def rounds(self) -> int:

@@ -53,12 +53,12 @@ TOPICS = (
 )
 
 
-def make_prompts(data: Path, split: str = "train", seed: int = 0, scale: float = 1.0) -> list[Row]:
-    """Draw prompts from `DATA/NAME/SPLIT.jsonl`, train or test, in an order that follows from the seed."""
-    rng = Random(f"chat prompts {seed}")
+def make_prompts(data: Path, scale: float = 1.0) -> list[Row]:
+    """Draw prompts from `DATA/NAME/train.jsonl`, always in one order."""
+    rng = Random("chat prompts 0")
     rows: list[Row] = []
     for name, domain, count, write in _PARTS:
-        texts = [json.loads(line) for line in (data / name / f"{split}.jsonl").open(encoding="utf-8")]
+        texts = [json.loads(line) for line in (data / name / "train.jsonl").open(encoding="utf-8")]
         rng.shuffle(texts)
         pairs = ((write(one, rng), str(one.get("source", name))) for one in texts)
         usable = [(text, source) for text, source in pairs if text]
@@ -68,17 +68,9 @@ def make_prompts(data: Path, split: str = "train", seed: int = 0, scale: float =
         ]
     requests = [one.format(topic) for one in REQUESTS for topic in TOPICS]
     rng.shuffle(requests)
-    if split != "train":
-        requests = requests[::-1]
     rows += [{"prompt": one, "domain": "text", "source": OWN} for one in requests[: round(REQUESTED * scale)]]
     rng.shuffle(rows)
     return rows
-
-
-def make_test_prompts(data: Path, seed: int = 0, scale: float = 0.04) -> list[Row]:
-    """Draw prompts from the test splits, less all that training has."""
-    trained = {row["prompt"] for row in make_prompts(data, seed=seed)}
-    return [row for row in make_prompts(data, "test", seed, scale) if row["prompt"] not in trained]
 
 
 def _code(row: Any, rng: Random) -> str:

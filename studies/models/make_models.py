@@ -22,14 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from draftwise.errors import UserError
-from draftwise.train.folder import Folder, gather
 from draftwise.train.settings import (
     ClassifierRun,
     DrafterRun,
     EagleRun,
     MedusaRun,
     RouterRun,
-    Training,
     read_options,
 )
 from studies.common.command import command, listed, start
@@ -94,19 +92,16 @@ def main() -> None:
     parser.add_argument("--only", type=listed, default="", help="comma-separated names; default: all")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the prompts")
     parser.add_argument("--steps", type=float, default=1.0, help="share of the steps")
-    parser.add_argument("--answers", action="store_true", help="only let the target answer; do not train yet")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--pieces", type=int, default=1, help="parts of an update: 4 on a CPU")
     parser.add_argument("--together", type=int, default=16, help="prompts answered at once: 256 on a GPU")
     args = parser.parse_args()
     models = recipes(args.target, args.out, args.start)
     models = {name: (verb, scaled(options, args, verb)) for name, (verb, options) in models.items()}
-    make(models, args.only, args.out, only_answers=args.answers)
+    make(models, args.only, args.out)
 
 
-def make(
-    found: dict[str, tuple[str, dict[str, Any]]], only: list[str], out: Path, *, only_answers: bool = False
-) -> None:
+def make(found: dict[str, tuple[str, dict[str, Any]]], only: list[str], out: Path) -> None:
     """Train the named models, or all, each in its folder of OUT."""
     out.mkdir(parents=True, exist_ok=True)
     if unknown := set(only) - found.keys():
@@ -114,10 +109,6 @@ def make(
     for name in only or list(found):
         verb, options = found[name]
         run = read_options(KINDS[verb], None, options)
-        if only_answers:
-            if isinstance(run, Training) and (folder := Folder(out / name)).claim(verb, run) is None:
-                gather(run, folder, tell)
-            continue
         results = import_module(f"draftwise.train.{verb}").train(run, out / name, tell)
         print(name, {key: round(value, 3) for key, value in results["after"].items()}, flush=True)
 

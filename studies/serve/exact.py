@@ -2,7 +2,8 @@
 
 Many clients at once send prompts of all kinds, for texts of different lengths, with stop strings, several
 samples, grammars, streams and drafters of their own choice; one in ten hangs up. Every text is compared with
-plain decoding of its prompt alone in this process, and the number of texts that differ is printed.
+plain decoding of its prompt alone in this process. Printed are the numbers of texts that are the same and
+that differ, and by how many bytes the memory of the process changed over the second half of the requests.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from draftwise.models.runner.prefix_cache import keep_prefixes
 from draftwise.serve.bodies import Completion
 from draftwise.serve.requests import RequestParser
 from draftwise.testing.drafter import SimDrafter
-from studies.common.command import command, start
-from studies.serve.local import serving
+from studies.common.command import command, progress, start
+from studies.serve.local import following, resident, serving
 
 PAGE = "docs/how-to/serve.md"
-MODEL = "zoo:target"
+MODEL, PATH = "zoo:target", "/v1/completions"
 KEPT = 32  # MiB of what was read of earlier texts: less than all of them have
 LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 STOPS = (None, None, None, ".", ["the", "\n"], [" a", "e"])
@@ -48,20 +49,6 @@ FORMS: tuple[dict[str, Any], ...] = (
     {"grammar": 'root ::= ("yes" | "no" | "yes, no") [.!]'},
 )
 SPECULATION = (None, None, None, None, False, {"drafters": ["ngram", "bad"]}, {"max_length": 2})
-
-
-class Bad(SimDrafter):
-    """Drafts the next token ids, which are hardly ever the text's."""
-
-    def __init__(self, vocab_size: int) -> None:
-        import numpy as np
-
-        def distribution(history: Sequence[int]) -> Any:
-            row = np.zeros(vocab_size)
-            row[(history[-1] + 1) % vocab_size] = 30.0
-            return row
-
-        super().__init__(distribution)
 
 
 @dataclass(frozen=True)
@@ -121,20 +108,19 @@ class Alone:
 
 async def asked(client: httpx.AsyncClient, case: Case, draw: Random) -> list[tuple[str, str]] | None:
     """The texts that a client is given; None if it left."""
-    path = "/v1/completions"
     try:
         limit = draw.random() * 0.3 if case.leaves else None
-        return await asyncio.wait_for(_texts(client, path, case.body), limit)
+        return await asyncio.wait_for(_texts(client, case.body), limit)
     except asyncio.TimeoutError:
         return None
 
 
-async def _texts(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> list[tuple[str, str]]:
+async def _texts(client: httpx.AsyncClient, body: dict[str, Any]) -> list[tuple[str, str]]:
     if not body["stream"]:
-        answer = (await client.post(path, json=body)).raise_for_status().json()
+        answer = (await client.post(PATH, json=body)).raise_for_status().json()
         return [(choice["text"], choice["finish_reason"]) for choice in answer["choices"]]
     texts, reasons = [""] * body["n"], [""] * body["n"]
-    async with client.stream("POST", path, json=body) as answer:
+    async with client.stream("POST", PATH, json=body) as answer:
         answer.raise_for_status()
         async for row in answer.aiter_lines():
             if row.startswith("data: {"):
@@ -144,24 +130,33 @@ async def _texts(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> 
     return list(zip(texts, reasons, strict=True))
 
 
-async def all_asked(url: str, given: Sequence[Case], clients: int) -> list[list[tuple[str, str]] | None]:
-    """Return the texts that all clients get, so many at once."""
-    gate = asyncio.Semaphore(clients)
+async def all_asked(
+    url: str, given: Sequence[Case], clients: int
+) -> tuple[list[list[tuple[str, str]] | None], list[int]]:
+    """The texts that all clients get, so many at once, and the memory after each hundredth part of them."""
+    gate, said, sizes, done = asyncio.Semaphore(clients), progress(200), list[int](), 0
     async with httpx.AsyncClient(base_url=url, timeout=None, trust_env=False) as client:
 
         async def one(k: int, case: Case) -> list[tuple[str, str]] | None:
+            nonlocal done
             async with gate:
-                return await asked(client, case, Random(k))
+                texts = await asked(client, case, Random(k))
+            done += 1
+            if done % max(1, len(given) // 100) == 0:
+                sizes.append(resident())
+            said("requests", done, len(given))
+            return texts
 
-        return list(await asyncio.gather(*(one(k, case) for k, case in enumerate(given))))
+        return list(await asyncio.gather(*(one(k, case) for k, case in enumerate(given)))), sizes
 
 
 def compare(requests: int, *, clients: int, batch: int, seed: int, longest: int) -> Counter[str]:
-    """Texts that are the same, that differ, and requests whose client left."""
+    """Texts that are the same, that differ, requests whose client left, and the bytes of memory added."""
     given, alone, counts = cases(requests, seed, longest), Alone(longest), Counter[str]()
-    decoder = busy()
-    with serving(decoder, MODEL, batch=batch, queue=1 << 16) as (url, _):
-        answers = asyncio.run(all_asked(url, given, clients))
+    with serving(busy(), MODEL, batch=batch, queue=1 << 16) as (url, _):
+        answers, sizes = asyncio.run(all_asked(url, given, clients))
+    half = sizes[len(sizes) // 2 :]
+    counts["bytes added"] = half[-1] - half[0]
     for case, texts in zip(given, answers, strict=True):
         if texts is None:
             counts["left"] += 1
@@ -185,7 +180,7 @@ def busy() -> Decoder:
     target, model, tokenizer = build_target(parse_target(MODEL, load))
     specs = parse_drafters(["zoo:general", "ngram", "suffix"], load)
     team = build_drafters(specs, target, tokenizer, MODEL)
-    everyone = {**team, "bad": Bad(target.vocab_size)}
+    everyone = {**team, "bad": SimDrafter(following(target.vocab_size, 1))}
     keep_prefixes([target, *everyone.values()], KEPT)
     chosen = method("random?arms=drafters*lengths", list(everyone))
     return Decoder(target, everyone, chosen, tokenizer, eos=eos_ids(model, tokenizer), seed=0)
@@ -197,12 +192,8 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--batch", type=int, default=8, help="texts decoded together")
-    parser.add_argument("--longest", type=int, default=34, help="tokens of the longest text")
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    counts = compare(
-        args.requests, clients=args.clients, batch=args.batch, seed=args.seed, longest=args.longest
-    )
+    counts = compare(args.requests, clients=args.clients, batch=args.batch, seed=0, longest=LENGTHS[-1])
     print(json.dumps(dict(counts)))
     return int(counts["different"] > 0)
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from draftwise import Decoder
 from draftwise.core.roles import TokenMask
-from draftwise.data import spec_bench
 from draftwise.serve.bodies import Completion
 from draftwise.serve.constraint import Constraint
 from draftwise.serve.requests import RequestParser
 from studies.common.command import command, start
+from studies.common.tables import heading, row
+from studies.common.texts import spread
 
 PAGE = "docs/how-to/serve.md"
 MODEL = "zoo:target"
@@ -45,20 +46,15 @@ class Silent:
         self.inner = inner
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Return the scores that the constraint leaves."""
         return self.inner(input_ids, scores)
 
 
 class Masked(Silent):
     """A constraint that tells what it allows, but not where that is one token only."""
 
-    def mask(self, *given: Any) -> Any:
-        """Pass the constraint's answer on."""
-        return self.inner.mask(*given)
-
-    def allows(self, *given: Any) -> bool:
-        """Pass the constraint's answer on."""
-        return self.inner.allows(*given)
+    def __init__(self, inner: Constraint) -> None:
+        super().__init__(inner)
+        self.mask, self.allows = inner.mask, inner.allows
 
     def only(self, *given: Any) -> int:
         """Nothing."""
@@ -83,16 +79,10 @@ class Counts:
     texts: tuple[tuple[int, ...], ...]
 
     @property
-    def row(self) -> str:
+    def cells(self) -> tuple[str, str, str]:
         """Accepted tokens a round, their share of those drafted, and tokens a round."""
         rate = self.accepted / max(1, self.drafted)
-        return f"{self.accepted / self.rounds:.2f} | {100 * rate:.0f} % | {self.tokens / self.rounds:.2f}"
-
-
-def prompts(n: int) -> list[str]:
-    """Questions, each with the wish for JSON."""
-    prompts = [prompt.text[:300] for prompt in spec_bench()]
-    return [f"{text}\nDescribe this request as JSON.\n" for text in prompts[:: max(1, len(prompts) // n)][:n]]
+        return f"{self.accepted / self.rounds:.2f}", f"{100 * rate:.0f} %", f"{self.tokens / self.rounds:.2f}"
 
 
 def counted(decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, temperature: float) -> Counts:
@@ -103,13 +93,14 @@ def counted(decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, tem
     asked_form = parser.parse_form(body)
     assert asked_form is not None
     make = parser.grammars.compile(asked_form)
-    assert isinstance(make(), TokenMask) and not isinstance(Silent(make()), TokenMask)
-
-    def own() -> Any:
-        return kind(make())
-
+    assert isinstance(Masked(make()), TokenMask) and not isinstance(Silent(make()), TokenMask)
     outputs = decoder.generate_many(
-        list(asked), chat=False, max_new_tokens=most, temperature=temperature, processors=[own], seed=7
+        list(asked),
+        chat=False,
+        max_new_tokens=most,
+        temperature=temperature,
+        processors=[lambda: kind(make())],
+        seed=7,
     )
     rounds = [round for output in outputs for round in output.rounds]
     return Counts(
@@ -126,21 +117,19 @@ def main() -> int:
     parser = command(__doc__, PAGE)
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--max-new-tokens", type=int, default=120)
-    parser.add_argument("--length", type=int, default=4, help="tokens of a draft")
     args = parser.parse_args()
+    asked = [f"{text[:300]}\nDescribe this request as JSON.\n" for text in spread(args.prompts)]
     different = 0
-    print("| drafter | text | drafts | accepted a round | of those drafted | tokens a round |")
-    print("|---|---|---|---|---|---|")
+    print(heading("drafter", "text", "drafts", "accepted a round", "of those drafted", "tokens a round"))
     for drafter in DRAFTERS:
         decoder = Decoder.from_pretrained(
-            MODEL, drafters=[drafter], policy=f"static-{args.length}", dtype="float32", compile="off", seed=0
+            MODEL, drafters=[drafter], policy="static-4", dtype="float32", compile="off", seed=0
         )
         for text, temperature in (("greedy", 0.0), ("drawn", 1.0)):
             texts = set()
             for name, kind in KINDS.items():
-                wanted, most = prompts(args.prompts), args.max_new_tokens
-                counts = counted(decoder, wanted, kind, most=most, temperature=temperature)
-                print(f"| `{drafter}` | {text} | {name} | {counts.row} |", flush=True)
+                counts = counted(decoder, asked, kind, most=args.max_new_tokens, temperature=temperature)
+                print(row(f"`{drafter}`", text, name, *counts.cells), flush=True)
                 texts.add(counts.texts)
             if temperature == 0.0:
                 different += len(texts) > 1

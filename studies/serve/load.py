@@ -13,7 +13,6 @@ longest times between two pieces of a text (50 and 99 % of them are shorter).
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shlex
 import signal
@@ -37,6 +36,7 @@ from draftwise.data import spec_bench
 from draftwise.models.load import locate
 from draftwise.serve.run import bind
 from studies.common.command import command, listed, numbers, start
+from studies.common.tables import heading, row
 
 PAGE = "docs/explanation/toys.md"
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}'
@@ -152,20 +152,18 @@ def run(words: Sequence[str], **more: Any) -> Iterator[subprocess.Popen[str]]:
 @contextmanager
 def ours(target: str, drafters: str, policy: str, batch: int) -> Iterator[Server]:
     """A server of ours."""
-    words = [
-        sys.executable,
-        "-m",
-        "draftwise",
-        "serve",
-        "--target",
-        target,
-        "--name",
-        target,
+    words = [sys.executable, "-m", "draftwise", "serve", "--target", target, "--name", target]
+    words += [
         "--port",
         "0",
         "--no-log-requests",
+        "--batch",
+        str(batch),
+        "--queue",
+        "4096",
+        "--policy",
+        policy,
     ]
-    words += ["--batch", str(batch), "--queue", "4096", "--policy", policy]
     words += ["--drafters", drafters] if policy != "none" else []
     with run(words, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -202,12 +200,12 @@ def _healthy(url: str) -> bool:
 
 def measured(args: Any) -> dict[str, dict[str, Any]]:
     """The figures of each number of clients and setting."""
-    draw = Random(args.seed)
-    prompts = [prompt.text[: args.characters] for prompt in spec_bench()]
+    draw = Random(0)
+    prompts = [prompt.text[:1000] for prompt in spec_bench()]
     turns: dict[str, dict[str, Seen]] = defaultdict(lambda: defaultdict(Seen))
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
-        for policy in listed(args.policies):
+        for policy in args.policies:
             process = ours(args.target, args.drafters, policy, args.batch)
             servers[policy] = stack.enter_context(process).sleep()
         for name, more in VLLM.items() if args.vllm is not None else ():
@@ -224,7 +222,7 @@ def measured(args: Any) -> dict[str, dict[str, Any]]:
             print(f"  {name}", file=sys.stderr, flush=True)
             turn_of(name, 2, args.warm)
         for _ in range(args.rounds):
-            for clients in numbers(args.clients):
+            for clients in args.clients:
                 for name in draw.sample(list(servers), len(servers)):
                     seconds = args.seconds if name in MINE else args.others or args.seconds
                     figures = turn_of(name, clients, seconds)
@@ -236,11 +234,10 @@ def measured(args: Any) -> dict[str, dict[str, Any]]:
 def table(figures_by_load: dict[str, dict[str, Any]]) -> str:
     """The figures as Markdown."""
     names = ["tokens_per_s", "first_p50_ms", "first_p99_ms", "between_p50_ms", "between_p99_ms", "texts"]
-    lines = [f"| clients | setting | {' | '.join(names)} |", "| ---: " * 2 + "| ---: " * len(names) + "|"]
+    lines = [heading("clients", "setting", *names)]
     for level, rows in figures_by_load.items():
-        for setting, row in rows.items():
-            figures = " | ".join(f"{row[name]:.4g}" for name in names)
-            lines.append(f"| {level} | {setting} | {figures} |")
+        for setting, figures in rows.items():
+            lines.append(row(level, setting, *(f"{figures[name]:.4g}" for name in names)))
     return "\n".join(lines)
 
 
@@ -249,23 +246,19 @@ def main() -> None:
     parser = command(__doc__, PAGE)
     parser.add_argument("--target", default="zoo:target")
     parser.add_argument("--drafters", default="zoo:general,ngram,suffix")
-    parser.add_argument("--policies", default="auto,static-3,none", help="settings that take turns")
-    parser.add_argument("--clients", default="1,4,16,64")
+    parser.add_argument(
+        "--policies", type=listed, default="auto,static-3,none", help="settings that take turns"
+    )
+    parser.add_argument("--clients", type=numbers, default="1,4,16,64")
     parser.add_argument("--seconds", type=float, default=300.0, help="of each turn")
     parser.add_argument("--others", type=float, help="the same for settings beside auto and none, if shorter")
     parser.add_argument("--rounds", type=int, default=1, help="turns of each setting and number of clients")
     parser.add_argument("--warm", type=float, default=30.0, help="seconds before anything is measured")
     parser.add_argument("--batch", type=int, default=64, help="texts decoded together")
     parser.add_argument("--most", type=int, default=64, help="tokens of a text")
-    parser.add_argument("--characters", type=int, default=1000, help="of a prompt")
     parser.add_argument("--vllm", type=Path, help="the Python that has vLLM")
-    parser.add_argument("--out", type=Path, help="file for the figures as JSON")
-    parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    figures = measured(args)
-    if args.out is not None:
-        args.out.write_text(json.dumps(figures, indent=1) + "\n")
-    print(table(figures))
+    print(table(measured(args)))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import uvicorn
 
 from draftwise import Decoder, method
@@ -16,6 +17,7 @@ from draftwise.serve.app import make_app
 from draftwise.serve.limits import Limits
 from draftwise.serve.run import bind, make_config
 from draftwise.serve.service import Service
+from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
@@ -37,22 +39,22 @@ def serving(decoder: Decoder, model: str, **limits: Any) -> Iterator[tuple[str, 
         thread.join()
 
 
+def following(size: int, step: int) -> Distribution:
+    """Logits of which the largest is that of the last token's id plus `step`."""
+
+    def distribution(history: Sequence[int]) -> Vector:
+        row = np.zeros(size)
+        row[(history[-1] + step) % size] = 30.0
+        return row
+
+    return distribution
+
+
 def counting(tokenizer: Any) -> Decoder:
     """A decoder that writes its vocabulary in order, with a good drafter and a bad one."""
-    import numpy as np
-
     size = len(tokenizer)
-
-    def law(step: int) -> Any:
-        def distribution(history: Sequence[int]) -> Any:
-            row = np.zeros(size)
-            row[(history[-1] + step) % size] = 30.0
-            return row
-
-        return distribution
-
-    target = SimTarget(law(1), size, max_length=400)
-    team = {"good": SimDrafter(law(1)), "bad": SimDrafter(law(3))}
+    target = SimTarget(following(size, 1), size, max_length=400)
+    team = {"good": SimDrafter(following(size, 1)), "bad": SimDrafter(following(size, 3))}
     chosen = method("random?arms=drafters*lengths", list(team))
     return Decoder(target, team, chosen, tokenizer, eos=(tokenizer.eos_token_id,), seed=0)
 

@@ -6,7 +6,6 @@ It needs Chromium and Playwright: `apt-get install chromium`, `pip install playw
 from __future__ import annotations
 
 import shutil
-from argparse import ArgumentParser
 from io import BytesIO
 from pathlib import Path
 from random import Random
@@ -27,6 +26,7 @@ PROMPT = (  # of Spec-Bench: the small target repeats itself there
     "To heat during the winter, Ali ordered 850 kilos of coal. The coal is delivered in 50 kg bags, "
     "costing $18 per unit. How much will Ali spend on the bags of coal?"
 )
+BEFORE = 40.0  # seconds of the other client before the first picture
 ANSWER = 120_000  # milliseconds for both texts
 VIEWS: dict[str, dict[str, Any]] = {
     "page": {"viewport": {"width": 1280, "height": 1680}, "color_scheme": "light"},
@@ -40,37 +40,30 @@ VIEWS: dict[str, dict[str, Any]] = {
 
 def main() -> int:
     """Run the study."""
-    parser: ArgumentParser = command(__doc__, PAGE)
+    parser = command(__doc__, PAGE)
     add_pictures(parser)
-    parser.add_argument("--prompt", default=PROMPT)
-    parser.add_argument(
-        "--seconds", type=float, default=40.0, help="of other clients before the first picture"
-    )
-    parser.add_argument("--clients", type=int, default=1, help="others that ask meanwhile")
-    args = parser.parse_args()
+    folder = parser.parse_args().pictures
     decoder = Decoder.from_pretrained(MODEL, drafters=["zoo:general", "ngram", "suffix"], seed=1)
     over = Event()
     with serving(decoder, MODEL) as (url, _):
-        others = [Thread(target=client, args=(url, seed, over)) for seed in range(args.clients)]
-        for one in others:
-            one.start()
+        other = Thread(target=client, args=(url, over))
+        other.start()
         try:
-            over.wait(args.seconds)
-            taken = pictures(url, args.prompt)
+            over.wait(BEFORE)
+            taken = pictures(url)
         finally:
             over.set()
-            for one in others:
-                one.join()
+            other.join()
     for name, picture in taken.items():
-        file = args.pictures / f"{name}.webp"
+        file = folder / f"{name}.webp"
         save(picture, file)
         print(f"{file}: {file.stat().st_size} bytes")
     return 0
 
 
-def client(url: str, seed: int, over: Event) -> None:
+def client(url: str, over: Event) -> None:
     """Ask one question of Spec-Bench after the other."""
-    rng, questions = Random(seed), spec_bench()
+    rng, questions = Random(0), spec_bench()
     with httpx.Client(base_url=url, timeout=120.0, trust_env=False) as calls:
         while not over.is_set():
             messages = [{"role": "user", "content": rng.choice(questions).text[:1000]}]
@@ -78,7 +71,7 @@ def client(url: str, seed: int, over: Event) -> None:
             calls.post("/v1/chat/completions", json=body).raise_for_status()
 
 
-def pictures(url: str, prompt: str) -> dict[str, bytes]:
+def pictures(url: str) -> dict[str, bytes]:
     """A picture of each view as soon as the text with drafts is written there, and plain decoding is not."""
     from playwright.sync_api import expect, sync_playwright
 
@@ -93,7 +86,7 @@ def pictures(url: str, prompt: str) -> dict[str, bytes]:
             tab.goto(url)
             expect(tab.locator("#link")).to_have_text("Live", timeout=ANSWER)
             tab.wait_for_timeout(10_000)  # lines over time
-            tab.fill("#prompt", prompt)
+            tab.fill("#prompt", PROMPT)
             tab.click("#go")
             expect(tab.locator("#on-note")).to_contain_text("passes", timeout=ANSWER)
             tab.evaluate("document.activeElement.blur()")

@@ -30,6 +30,7 @@ from draftwise.data import spec_bench
 from draftwise.errors import UserError
 from studies.common import vllm
 from studies.common.command import command, start
+from studies.common.tables import heading, row
 
 PAGE = "docs/how-to/cluster.md"
 HOUR, PARTS = 3600.0, 10
@@ -57,11 +58,7 @@ def main() -> None:
     parser.add_argument("--target", default="zoo:target")
     parser.add_argument("--data", type=Path, default=Path("../shared/data/code_python/test.jsonl"))
     parser.add_argument("--speed", type=float, default=10.0, help="times faster than the trace")
-    parser.add_argument("--every", type=int, default=4, help="of the file's requests take one in so many")
-    parser.add_argument("--concurrency", type=int, default=16, help="requests that an engine takes at once")
     parser.add_argument("--cores", default="0-1", help="cores that vLLM's threads are bound to")
-    parser.add_argument("--only", default="", help="methods whose names contain this")
-    parser.add_argument("--out", type=Path, default=Path("traffic.json"))
     parser.add_argument("--one", help=SUPPRESS)
     options = parser.parse_args()
     if not options.data.is_file():
@@ -73,16 +70,14 @@ def main() -> None:
         return
     results = {}
     for name, speculative in METHODS.items():
-        if options.only in name:
-            results[name] = served(options, name, speculative)
-            options.out.write_text(json.dumps(results, indent=1))
-            print(table(results), flush=True)
+        results[name] = served(options, name, speculative)
+        print(table(results), flush=True)
 
 
-def arrivals(options: Namespace) -> list[Arrival]:
-    """The requests of the trace, by time."""
+def arrivals() -> list[Arrival]:
+    """Every fourth request of the file, by time."""
     with Path(__file__).with_suffix(".csv").open() as file:
-        rows = list(DictReader(file))[:: options.every]
+        rows = list(DictReader(file))[::4]
     return [Arrival(float(r["seconds"]), r["service"], int(r["context"]), int(r["generated"])) for r in rows]
 
 
@@ -106,10 +101,10 @@ def half(options: Namespace, speculative: dict[str, Any] | None, second: bool) -
 
     ours = speculative is not None and "drafters" in speculative
     config = draftwise.vllm_config(**speculative) if ours and speculative else speculative
-    llm = vllm.engine(options.target, config, batch=options.concurrency)
+    llm = vllm.engine(options.target, config, batch=16)
     vllm.write(llm, vllm.prompts(llm, ["Hello"], 8), 1, 8)
     begin, end = (HOUR / 2, HOUR) if second else (0.0, HOUR / 2)
-    requests = list(prompts(llm, options, [a for a in arrivals(options) if begin <= a.seconds < end]))
+    requests = list(prompts(llm, options, [a for a in arrivals() if begin <= a.seconds < end]))
     return {"rows": list(serve(llm, requests, begin, options.speed))}
 
 
@@ -154,12 +149,11 @@ def serve(
 
 def table(results: dict[str, list[list[float]]]) -> str:
     """The tenths of the hour, one row a method, as Markdown."""
-    lines = ["| | " + " | ".join(str(k + 1) for k in range(PARTS)) + " | all |", "|---" * (PARTS + 2) + "|"]
+    lines = [heading("", *range(1, PARTS + 1), "all")]
     for name, rows in results.items():
         every = np.array(rows)
         part = np.minimum(every[:, 0] * PARTS // HOUR, PARTS - 1)
-        cells = [cell(every[part == k]) for k in range(PARTS)] + [cell(every)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(row(name, *(cell(every[part == k]) for k in range(PARTS)), cell(every)))
     return "\n".join(lines)
 
 

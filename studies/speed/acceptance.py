@@ -8,13 +8,10 @@ marks a domain's best drafter. Counts only: the table does not depend on the mac
 
 from __future__ import annotations
 
-import json
 import sys
-from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from draftwise import Decoder
 from draftwise.core.roles import window_of
@@ -25,31 +22,13 @@ from draftwise.models.load import load_model, load_tokenizer
 from draftwise.models.zoo import list_zoo
 from draftwise.train.results import acceptance
 from studies.common.command import command, listed, start
+from studies.common.tables import heading, row
 
 PAGE = "docs/explanation/toys.md"
 
 
 def main() -> None:
-    """Measure, print the table, and write it."""
-    args = arguments()
-    tokenizer, target = load_tokenizer(args.target), load_model(args.target)
-    window = window_of(Decoder.from_pretrained(target, tokenizer=tokenizer).loop.target)
-    table: dict[str, dict[str, Any]] = {}
-    for domain, texts in domains(args.data, args.limit, args.seed).items():
-        ids = [prompt_ids(tokenizer, text) for text in texts]
-        ids = [one for one in ids if len(one) + args.max_new_tokens < window]
-        table[domain] = {"prompts": len(ids)}
-        for drafter in args.drafters:
-            print(f"{domain}: {drafter}", file=sys.stderr)
-            settings = {"max_new_tokens": args.max_new_tokens}
-            table[domain][drafter] = acceptance(target, tokenizer, drafter, ids, **settings)
-        if args.out:
-            args.out.write_text(json.dumps({"settings": said(args), "table": table}, indent=1) + "\n")
-    show(table, args.drafters)
-
-
-def arguments() -> Namespace:
-    """The command line of the study."""
+    """Measure, and print the table."""
     models = [one.name for one in list_zoo() if one.name != "zoo:target"]
     parser = command(__doc__, PAGE)
     parser.add_argument("--data", default="spec-bench", help="a folder, a file or spec-bench")
@@ -57,12 +36,23 @@ def arguments() -> Namespace:
     parser.add_argument("--drafters", type=listed, default=",".join([*models, "ngram", "suffix"]))
     parser.add_argument("--limit", type=int, default=20, help="prompts of each domain")
     parser.add_argument("--max-new-tokens", type=int, default=96)
-    parser.add_argument("--seed", type=int, default=0, help="for the choice of prompts")
-    parser.add_argument("--out", type=Path, help="a JSON file to write after every domain")
-    return parser.parse_args()
+    args = parser.parse_args()
+    tokenizer, target = load_tokenizer(args.target), load_model(args.target)
+    window = window_of(Decoder.from_pretrained(target, tokenizer=tokenizer).loop.target)
+    print(heading("domain", "prompts", *(name.removeprefix("zoo:") for name in args.drafters)))
+    for domain, texts in domains(args.data, args.limit).items():
+        ids = [prompt_ids(tokenizer, text) for text in texts]
+        ids = [one for one in ids if len(one) + args.max_new_tokens < window]
+        values = []
+        for drafter in args.drafters:
+            print(f"{domain}: {drafter}", file=sys.stderr)
+            found = acceptance(target, tokenizer, drafter, ids, max_new_tokens=args.max_new_tokens)
+            values.append(found["mean_accepted"])
+        cells = [f"{x:.2f}{'*' if x == max(values) else ''}" for x in values]
+        print(row(domain, len(ids), *cells), flush=True)
 
 
-def domains(data: str, limit: int, seed: int) -> dict[str, list[str]]:
+def domains(data: str, limit: int) -> dict[str, list[str]]:
     """Some prompts of each domain."""
     by_domain: dict[str, list[str]] = defaultdict(list)
     place = Path(data)
@@ -75,25 +65,8 @@ def domains(data: str, limit: int, seed: int) -> dict[str, list[str]]:
     if not by_domain:
         raise UserError(f"no DOMAIN/test.jsonl in {data}")
     for texts in by_domain.values():
-        Random(seed).shuffle(texts)
+        Random(0).shuffle(texts)
     return {name: texts[:limit] for name, texts in by_domain.items()}
-
-
-def said(args: Namespace) -> dict[str, Any]:
-    """The settings as they go into the file."""
-    names = ("target", "limit", "max_new_tokens", "seed")
-    return {name: getattr(args, name) for name in names} | {"data": Path(args.data).name}
-
-
-def show(table: dict[str, dict[str, Any]], drafters: list[str]) -> None:
-    """The table in Markdown: domains down, drafters across."""
-    short = [name.removeprefix("zoo:") for name in drafters]
-    print("| domain | prompts |", " | ".join(short), "|")
-    print("|---|---|" + "---|" * len(short))
-    for domain, row in table.items():
-        values = [row[name]["mean_accepted"] for name in drafters]
-        cells = [f"{x:.2f}{'*' if x == max(values) else ''}" for x in values]
-        print(f"| {domain} | {row['prompts']} |", " | ".join(cells), "|")
 
 
 if __name__ == "__main__":

@@ -1,36 +1,32 @@
-"""`auto` against the optimum, the best fixed arm and "lookup, else model", on halves of traces.
+"""`auto` against the optimum, the best fixed arm and "lookup, else model", on traces, by category.
 
-    python -m studies.speed.baselines TRACE [TRACE ...] [--half 1] [--policy auto,auto-cascades]
-    python -m studies.speed.baselines TRACE [TRACE ...] --categories     # `auto` on all prompts, by category
+    python -m studies.speed.baselines TRACE [TRACE ...]
 
-Three costs for each trace: measured with it, `llama-8b-eagle` and `llama-8b-1b`. Constants of `auto` were
-chosen on the prompts of even number (`--half 0`); results are those of the odd ones. The fixed arm and
-"lookup, else model" (a lookup and its draft length, a shortest match, a model and its draft length) are the
-best in hindsight, fitted to the prompts that they are compared on; the last column has the rule that is best
-on the other half. `auto-cascades` is `auto` without cascades, and so for all parts of the ablation. Ratios
-are of total times, with the middle 95 % over resampled prompts.
+Three costs for each trace: measured with it, `llama-8b-eagle` and `llama-8b-1b`. The fixed arm and "lookup,
+else model" (a lookup and its draft length, a shortest match, a model and its draft length) are the best in
+hindsight, fitted to the prompts that they are compared on. Ratios are of total times, with the middle 95 %
+over resampled prompts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from draftwise.measure.trace import Costs, Replay, Trace, read_costs
-from draftwise.measure.trace.oracle import best, best_composite, confirmed, fixed
+from draftwise.measure.trace import Costs, Replay, Trace
+from draftwise.measure.trace.oracle import best, confirmed, fixed
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
-from studies.common.command import command, listed, start
-from studies.common.paired import Real, cell, ratio
-from studies.speed.without import without
+from studies.common.command import command, start
+from studies.common.tables import Real, cell, heading, ratio, row
+from studies.common.traces import costs_of, seconds
 
 PAGE = "docs/explanation/toys.md"
-PUBLISHED = ("llama-8b-eagle", "llama-8b-1b")
+COSTS = ("measured", "llama-8b-eagle", "llama-8b-1b")
 MATCHES, LOOKED, DRAFTED = (1, 2, 3, 4), (2, 4, 8, 16), (0, 1, 2, 3, 4, 6, 8)
 Rule = tuple[str, int, int, str, int]
 """A lookup, its shortest match, its draft length, and a model with its draft length."""
@@ -51,7 +47,7 @@ class Text:
         self.right = {name: confirmed(stage, lines).tolist() for name, lines in stage.drafters.items()}
 
     def otherwise(self, costs: Costs, rule: Rule) -> float:
-        """Real by "lookup, else model"."""
+        """Seconds by "lookup, else model"."""
         lookup, match, looked, model, drafted = rule
         lines, one = self.stage.drafters, self.stage.recording
         at, read, seconds = 0, 0, 0.0
@@ -74,15 +70,6 @@ class Text:
         return seconds
 
 
-def played(trace: Trace, policy: str, costs: Costs, stages: Sequence[ReplayState]) -> Real:
-    """Real of a policy on each text; `auto-PART` is `auto` without that part."""
-    part = policy.removeprefix("auto-") if policy.startswith("auto-") else None
-    names = trace.team("auto" if part else policy)
-    chosen_method = without(part, names) if part else method(policy, names)
-    loop = Replay(trace, chosen_method, costs)
-    return np.array([sum(round.seconds.total for round in loop.replay(stage)) for stage in stages])
-
-
 Name = TypeVar("Name")
 
 
@@ -92,81 +79,42 @@ def least(candidates: Mapping[Name, Real]) -> tuple[Name, Real]:
     return name, candidates[name]
 
 
-def lines(folder: Path, half: int, policies: Sequence[str]) -> Iterator[str]:
-    """Rows of the table for each of the three costs."""
-    trace = Trace(folder)
-    whole = [Text(ReplayState(one)) for one in trace]
-    texts = [text for i, text in enumerate(whole) if half < 0 or i % 2 == half]
-    rest = [text for i, text in enumerate(whole) if half < 0 or i % 2 != half]
-    stages = [text.stage for text in texts]
-    for name in (str(folder / "costs.json"), *PUBLISHED):
-        costs = read_costs(name)
-        old, new = (
-            np.array([f(s) for s in stages]) for f in (partial(_best, costs), partial(_composite, costs))
-        )
-        arms = [fixed(stage, costs) for stage in stages]
-        arm, alone = least({arm: np.array([one[arm] for one in arms]) for arm in arms[0]})
-        tried = _tried(trace, texts, costs)
-        rule, other = least(tried)
-        elsewhere = tried[least(_tried(trace, rest, costs))[0]]
-        for policy in policies:
-            mine = played(trace, policy, costs, stages)
-            cells = [folder.name, name if name in PUBLISHED else "measured", policy, str(len(mine))]
-            cells += [f"{100 * best_.sum() / mine.sum():.1f} %" for best_ in (old, new)]
-            cells += [f"{cell(*ratio(mine, alone))} `{arm}`", f"{cell(*ratio(mine, other))} `{rule}`"]
-            yield "| " + " | ".join([*cells, cell(*ratio(mine, elsewhere))]) + " |"
+def best_fixed(stages: Sequence[ReplayState], costs: Costs) -> tuple[tuple[str, int], Real]:
+    """The drafter and length of the least total time, with the seconds of each text."""
+    arms = [fixed(stage, costs) for stage in stages]
+    return least({arm: np.array([one[arm] for one in arms]) for arm in arms[0]})
 
 
-def category_lines(folder: Path) -> Iterator[str]:
+def lines(folder: Path) -> Iterator[str]:
     """Rows of each category and of all: `auto` against what is best in hindsight for all prompts together."""
     trace = Trace(folder)
     texts, names = [Text(ReplayState(one)) for one in trace], [one.category for one in trace]
     stages = [text.stage for text in texts]
-    for source in (str(folder / "costs.json"), *PUBLISHED):
-        costs = read_costs(source)
-        mine = played(trace, "auto", costs, stages)
+    for label in COSTS:
+        costs = costs_of(folder, label)
+        replay = Replay(trace, method("auto", trace.team("auto")), costs)
+        mine = np.array(seconds(replay, stages))
         optimum = np.array([best(stage, costs).seconds for stage in stages])
-        arms = [fixed(stage, costs) for stage in stages]
-        arm, alone = least({arm: np.array([one[arm] for one in arms]) for arm in arms[0]})
-        rule, other = least(_tried(trace, texts, costs))
-        label = source if source in PUBLISHED else "measured"
+        arm, alone = best_fixed(stages, costs)
+        tried = {rule: np.array([text.otherwise(costs, rule) for text in texts]) for rule in rules(trace)}
+        rule, other = least(tried)
         for name in [*dict.fromkeys(names), "all"]:
             at = np.array([name in (one, "all") for one in names])
             share = f"{100 * optimum[at].sum() / mine[at].sum():.1f} %"
             against = [cell(*ratio(mine[at], its[at]), 2) for its in (alone, other)]
-            yield "| " + " | ".join([label, f"{name} ({at.sum()})", share, *against]) + " |"
+            yield row(label, f"{name} ({at.sum()})", share, *against)
         yield f"<!-- {label}: {arm}, {rule} -->"
-
-
-def _tried(trace: Trace, texts: Sequence[Text], costs: Costs) -> dict[Rule, Real]:
-    """Real of each "lookup, else model" on these texts."""
-    return {rule: np.array([text.otherwise(costs, rule) for text in texts]) for rule in rules(trace)}
-
-
-def _best(costs: Costs, stage: ReplayState) -> float:
-    return best(stage, costs).seconds
-
-
-def _composite(costs: Costs, stage: ReplayState) -> float:
-    return best_composite(stage, costs)
 
 
 def main() -> None:
     """Print the table."""
     parser = command(__doc__, PAGE)
     parser.add_argument("traces", nargs="+", type=Path)
-    parser.add_argument("--half", type=int, choices=(-1, 0, 1), default=1, help="prompts; -1: all")
-    parser.add_argument("--policy", type=listed, default="auto", help="policies, or auto-PART without a part")
-    parser.add_argument("--categories", action="store_true", help="`auto` by category, on all prompts")
     args = parser.parse_args()
-    heads = ["costs", "category", "of the optimum", "against the best fixed", 'against "lookup, else model"']
-    if not args.categories:
-        heads = ["trace", "costs", "policy", "prompts", "of the optimum", "of the composite one", *heads[-2:]]
-        heads += ["fitted to the other half"]
-    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    against = "against the best fixed", 'against "lookup, else model"'
+    print(heading("costs", "category", "of the optimum", *against))
     for folder in args.traces:
-        rows = category_lines(folder) if args.categories else lines(folder, args.half, args.policy)
-        for line in rows:
+        for line in lines(folder):
             print(line, flush=True)
 
 

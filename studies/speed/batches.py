@@ -1,6 +1,6 @@
 """`auto` in batches against the best fixed draft length in hindsight, in worlds whose seconds are counted.
 
-    python -m studies.speed.batches [--batches 8,32] [--prices knee,line] [--texts 5] [--seed 0]
+    python -m studies.speed.batches [--batches 8,32] [--prices knee,line] [--texts 5] [--taught]
 
 Scripted texts and one drafter, which is right with a given chance at every token, or in spans of 25 tokens
 (95 in 100 in every fourth span, else 10). Greedy, or drawn at temperature 1: there the drafter draws its
@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import product
 
 import pytest
 
 from draftwise.policies.catalogue import Method, method
 from studies.common.command import command, listed, numbers, start
+from studies.common.tables import heading, row
 from tests.policies.auto import drawn, script
 from tests.policies.auto.script import Prices, Right, always
 
@@ -73,36 +75,22 @@ def main() -> None:
     parser.add_argument("--batches", type=numbers, default=[8, 32], help="requests at once")
     parser.add_argument("--prices", type=listed, default=list(PRICES), help="knee, line or both")
     parser.add_argument("--texts", type=int, default=5, help="texts for each row of a batch")
-    parser.add_argument("--tokens", type=int, default=200, help="tokens of a text")
-    parser.add_argument("--seed", type=int, default=0, help="of the texts")
     parser.add_argument("--taught", action="store_true", help="auto has written as many other texts before")
     args = parser.parse_args()
-    print(f"| passes | batch | rows | texts | {' | '.join(CHANCES)} |\n|{'---|' * (4 + len(CHANCES))}")
+    print(heading("passes", "batch", "rows", "texts", *CHANCES))
     with pytest.MonkeyPatch.context() as patch:
-        for name in args.prices:
-            for batch in args.batches:
-                for padded in (False, True):
-                    for kind, world in WORLDS.items():
-                        cells = [name, str(batch), "padded" if padded else "ragged", kind]
-                        for right in CHANCES.values():
-                            stage, lessons = (
-                                world(
-                                    patch,
-                                    {NAME: right},
-                                    PRICES[name],
-                                    texts=args.texts * batch,
-                                    tokens=args.tokens,
-                                    padded=padded,
-                                    seed=seed,
-                                )
-                                for seed in (args.seed, args.seed + 1)
-                            )
-                            best, length = best_fixed(stage, batch)
-                            auto = method("auto", [NAME])
-                            if args.taught:
-                                speed(lessons, auto, batch)
-                            cells.append(f"{speed(stage, auto, batch) / best:.3f} ({length})")
-                        print("| " + " | ".join(cells) + " |", flush=True)
+        for name, batch, padded, kind in product(args.prices, args.batches, (False, True), WORLDS):
+            cells = []
+            for right in CHANCES.values():
+                more = {"texts": args.texts * batch, "tokens": 200, "padded": padded}
+                models, prices = {NAME: right}, PRICES[name]
+                stage, lessons = (WORLDS[kind](patch, models, prices, seed=s, **more) for s in (0, 1))
+                best, length = best_fixed(stage, batch)
+                auto = method("auto", [NAME])
+                if args.taught:
+                    speed(lessons, auto, batch)
+                cells.append(f"{speed(stage, auto, batch) / best:.3f} ({length})")
+            print(row(name, batch, "padded" if padded else "ragged", kind, *cells), flush=True)
 
 
 if __name__ == "__main__":

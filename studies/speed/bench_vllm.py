@@ -2,14 +2,12 @@
 
 Run it in an environment with vLLM (`scripts/setup-vllm` makes one) on a quiet machine. Each method runs
 in an engine and process of its own: it warms up, then decodes the same texts with 1, 4 and 16 requests in
-flight. Plain vLLM runs first and last: their difference is the noise of the machine. For vLLM's own methods
-the table has the best length; the JSON has all.
+flight. Plain vLLM runs first and last: their difference is the noise of the machine.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import SUPPRESS, Namespace
 from collections.abc import Iterator, Sequence
@@ -19,7 +17,8 @@ from typing import Any
 
 from studies.common import vllm
 from studies.common.command import command, listed, numbers, start
-from studies.common.prompts import spread
+from studies.common.tables import heading, row
+from studies.common.texts import spread
 
 PAGE = "docs/how-to/vllm.md"
 
@@ -44,32 +43,24 @@ def methods(model: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
 def main() -> None:
     parser = command(__doc__, PAGE)
     parser.add_argument("--target", default="zoo:target")
-    parser.add_argument("--draft-model", default="zoo:general", help="of vLLM's own method")
     parser.add_argument("--prompts", type=int, default=26)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--concurrency", type=numbers, default="1,4,16", help="with commas between them")
-    parser.add_argument("--only", default="", help="methods whose names contain this")
     parser.add_argument("--cores", default="0-1", help="cores that vLLM's threads are bound to")
-    parser.add_argument("--compile", action="store_true", help="let vLLM compile: a slower start")
-    parser.add_argument("--out", type=Path, default=Path("bench-vllm.json"))
     parser.add_argument("--one", help=SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:
         settings = json.loads(options.one)
         Path(settings["out"]).write_text(json.dumps(measure(options, settings["speculative"])))
         return
-    results = engines(options)
-    swap = options.out.with_suffix(".writing")
-    swap.write_text(json.dumps(results, indent=1))
-    os.replace(swap, options.out)
-    print(table(results))
+    print(table(engines(options)))
 
 
 def engines(options: Namespace) -> list[dict[str, Any]]:
     """One engine after the other; those that do not start say why."""
     from draftwise.models.load import resolve
 
-    chosen = [m for m in methods(resolve(options.draft_model)) if m[1] is None or options.only in m[0]]
+    chosen = list(methods(resolve("zoo:general")))
     results: list[dict[str, Any]] = []
     start = perf_counter()
     for k, (name, speculative) in enumerate(chosen):
@@ -90,7 +81,7 @@ def measure(options: Namespace, speculative: dict[str, Any] | None) -> dict[str,
     from draftwise.hosts.vllm import totals, vllm_arguments
 
     told, levels = speculative or {}, options.concurrency
-    more: dict[str, Any] = {"enforce_eager": not options.compile, "disable_log_stats": False}
+    more: dict[str, Any] = {"disable_log_stats": False}
     if ours := "drafters" in told:
         more |= vllm_arguments(**told)
     else:
@@ -132,14 +123,13 @@ def table(results: Sequence[dict[str, Any]]) -> str:
     plain = [r for r in results if r["name"].startswith("plain") and "levels" in r]
     levels = list(plain[0]["levels"])
     base = {level: sum(rate(r, level) for r in plain) / len(plain) for level in levels}
-    lines = ["| method | " + " | ".join(f"{level} in flight" for level in levels) + " | identical |"]
-    lines.append("|---" * (len(levels) + 2) + "|")
+    lines = [heading("method", *(f"{level} in flight" for level in levels), "identical")]
     for r in results:
         if "levels" not in r:
-            lines.append(f"| {r['name']} | {r['absent'][:80]}" + " |" * (len(levels) + 1))
+            lines.append(row(r["name"], r["absent"][:80]))
             continue
         cells = [f"{rate(r, level):.0f} tok/s ({rate(r, level) / base[level]:.2f}x)" for level in levels]
-        lines.append(f"| {r['name']} | " + " | ".join(cells) + f" | {r['identical']} |")
+        lines.append(row(r["name"], *cells, r["identical"]))
     return "\n".join(lines)
 
 

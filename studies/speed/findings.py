@@ -16,271 +16,24 @@ on the other, both ways.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
-from random import Random
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression
 
-from draftwise.core.arms import Arm, Stop
-from draftwise.measure.trace import Costs, Replay, Trace, read_costs
-from draftwise.measure.trace.oracle import exactly, fixed, walk
-from draftwise.measure.trace.state import ReplayState
-from draftwise.policies.adaptive import AdaEDL
-from draftwise.policies.arms import TAPOUT_RULES, tapout_rules
+from draftwise.measure.trace import Trace
+from draftwise.policies.arms import TAPOUT_RULES
 from draftwise.policies.auto.drafts import LENGTHS
-from draftwise.policies.catalogue import Method, method
-from draftwise.policies.catalogue.compose import bandit
-from draftwise.policies.learners.ucb import UCB1
 from studies.common.command import command, listed, start
-from studies.common.paired import DRAWS, Real, cell, ratio, verdict
-from studies.speed.baselines import Text, least, rules
+from studies.common.tables import Real, cell, heading, middle, ratio, resampled, row, verdict
+from studies.common.traces import costs_of
+from studies.speed.world import World, tuned
 
 PAGE = "docs/explanation/findings.md"
-
-THRESHOLDS = (0.75, 1.0, 1.25)
-"""Factors on the threshold of each of TapOut's rules: three arms a rule, around its own."""
-APPENDIX = {rule.rule: (rule.threshold,) for rule in tapout_rules()} | {"svip": (0.2, 0.4, 0.6)}
-"""TapOut's five rules with the thresholds of its appendix A.2, which has several for SVIP alone."""
-PUBLISHED = {
-    "max-confidence": (0.4, 0.6, 0.8),
-    "svip": (0.3, 0.6, 0.775),
-    "adaedl": (0.3, 0.6, 0.9),
-} | dict.fromkeys(("svip-difference", "logit-margin"), (0.2,))
-"""Thresholds in print: TapOut's own (0.8, 0.6, 0.2, 0.2), Transformers' and Kangaroo's confidence, SVIP's
-paper and code, and both ends and the middle of the range that AdaEDL sweeps its first lambda over."""
-
-
 DIVERGENCE, EFFICIENCY = "block-divergence", "block-efficiency"
-TOPICS = {"coding": "code", "math_reasoning": "math"}
-"""Topics of Spec-Bench's categories that are not named after them."""
-UNLEARNED = ("static", "max-confidence", "svip", "logit-margin")
-
-
-@dataclass(frozen=True)
-class Ran:
-    """The results of a method in each order on each prompt, shape (orders, prompts)."""
-
-    seconds: Real
-    rounds: Real
-    accepted: Real
-    value: Real
-
-    @property
-    def mean_accepted(self) -> float:
-        """Accepted tokens a round."""
-        return float(self.accepted.sum() / self.rounds.sum())
-
-    @property
-    def mean_value(self) -> float:
-        """The mean of TapOut's blended reward over all rounds."""
-        return float(self.value.sum() / self.rounds.sum())
-
-
-@dataclass
-class World:
-    """A trace under one table of costs."""
-
-    trace: Trace
-    costs: Costs
-    label: str
-    orders: int = 5
-
-    def __post_init__(self) -> None:
-        self.stages = [ReplayState(recording) for recording in self.trace]
-        models = [name for name, grades in self.trace.header.drafters.items() if grades]
-        self.models, self.model = models, models[0]
-        self.categories = [recording.category for recording in self.trace]
-        self.costs = replace(self.costs, others=self.costs.of(self.model))  # all models are of one size
-        self.known: dict[tuple[str, tuple[str, ...]], Ran] = {}
-
-    def run(self, name: str, drafters: Sequence[str] = ()) -> Ran:
-        """A policy that `made` knows, over some of the drafters."""
-        key = name, tuple(drafters or self.trace.drafters)
-        if key not in self.known:
-            once = name.startswith(UNLEARNED)
-            self.known[key] = self.play(lambda: made(name, key[1], self.trace.header.length), once=once)
-        return self.known[key]
-
-    def play(self, make: Callable[[], Method], *, once: bool = False) -> Ran:
-        """Every order with a seed and a policy of its own, or one for what neither learns nor draws."""
-        orders = 1 if once else self.orders
-        sums = np.zeros((4, orders, len(self.stages)))
-        longest = self.trace.header.length
-        for order in range(orders):
-            loop = Replay(self.trace, make(), self.costs, seed=order)
-            places = list(range(len(self.stages)))
-            if order:
-                Random(order).shuffle(places)
-            for at in places:
-                for round in loop.replay(self.stages[at]):
-                    value = 0.5 * round.accepted * (1 / longest + 1 / max(round.drafted, 1))
-                    sums[:, order, at] += round.seconds.total, 1.0, round.accepted, value
-        return Ran(*sums)
-
-    @cached_property
-    def fixed(self) -> dict[tuple[str, int], Real]:
-        """Seconds of each prompt with each drafter and length."""
-        texts = [fixed(stage, self.costs) for stage in self.stages]
-        return {arm: np.array([one[arm] for one in texts]) for arm in texts[0]}
-
-    @cached_property
-    def otherwise(self) -> tuple[str, Real]:
-        """Seconds of each prompt by "lookup, else model", tuned."""
-        texts = [Text(stage) for stage in self.stages]
-        tried = {
-            str(rule): np.array([text.otherwise(self.costs, rule) for text in texts])
-            for rule in rules(self.trace)
-            if max(rule[2], rule[4]) <= self.trace.header.length
-        }
-        return tuned(tried)
-
-    def best_fixed(self, drafters: Sequence[str], lengths: Sequence[int]) -> tuple[str, Real]:
-        """The drafter and length with the least total time in hindsight, with the seconds of each prompt."""
-        (drafter, length), seconds = least(
-            {arm: seconds for arm, seconds in self.fixed.items() if arm[0] in drafters and arm[1] in lengths}
-        )
-        return f"{drafter} {length}", seconds
-
-    @cached_property
-    def classified(self) -> Classified:
-        """A classifier of DISCO's kind for the first model."""
-        return Classified(self.stages, self.model)
-
-    def exact(self, drafter: str) -> Real:
-        """Seconds of DISCO's oracle, which drafts exactly what will be accepted."""
-        return np.array([exactly(stage, self.costs)[drafter] for stage in self.stages])
-
-    def specialist(self, category: str) -> str:
-        """The model that is named after a category's topic, else that for text, else the generalist."""
-        topics = TOPICS.get(category, category), "text"
-        names = [name for topic in topics for name in self.models if name.endswith(topic)]
-        return (*names, self.model)[0]
-
-    def rewards(self, name: str) -> list[Real]:
-        """MetaSD's rewards of a model's full drafts at all places of each text, for each N_max.
-
-        Block efficiency, and block divergence if the trace has overlaps, shape (2, places, N_max).
-        """
-        n, texts = self.trace.header.length, []
-        for stage in self.stages:
-            drafter, text = stage.drafters[name], np.array(stage.text)
-            spans = [
-                (at, *drafter.span(at, n)) for at in range(min(len(text) - n, stage.recording.committed))
-            ]
-            full = np.array([span[:2] for span in spans if span[2] == n], np.intp).reshape(-1, 2)
-            at, first = full.T[..., None] + np.arange(n)
-            right = (np.array(drafter.tokens)[first] == text[at]).cumprod(1)
-            shared = np.array(drafter.overlap or [0.0] * len(drafter.tokens))[first]
-            texts.append(np.array([right, shared]).cumsum(2) / np.arange(1, n + 1))
-        return texts
-
-
-class Classified:
-    """A classifier of DISCO's kind: whether a drafted token will be accepted, by logistic regression.
-
-    It reads what a trace holds of a token: the two largest probabilities (of DISCO's ten), the entropy, the
-    token's own probability, and its positions in the draft and in the text. It learns from all drafts of the
-    prompts of one half, up to the first rejected token, and is applied to the other half.
-    """
-
-    def __init__(self, stages: Sequence[ReplayState], model: str) -> None:
-        self.model, self.stages = model, stages
-        self.drafts = [self._read(stage) for stage in stages]
-        known = [each[2] for each in self.drafts]
-        self.chances: list[Real] = [np.zeros(0)] * len(stages)
-        for half in (0, 1):
-            there = [i for i in range(len(stages)) if i % 2 != half and known[i].any()]
-            features = np.concatenate([self.drafts[i][0][known[i]] for i in there])
-            labels = np.concatenate([self.drafts[i][1][known[i]] for i in there])
-            mean, spread = features.mean(0), features.std(0) + 1e-9
-            fitted = LogisticRegression(max_iter=1000).fit((features - mean) / spread, labels)
-            for i in range(half, len(stages), 2):
-                rows = (self.drafts[i][0] - mean) / spread
-                self.chances[i] = fitted.predict_proba(rows.reshape(-1, rows.shape[-1]))[:, 1].reshape(
-                    rows.shape[:2]
-                )
-
-    def _read(self, stage: ReplayState) -> tuple[Real, Real, Real]:
-        """Return features (places, length, 6), whether tokens are right, and where that is known."""
-        drafts, n = stage.drafters[self.model].drafts, stage.recording.committed
-        lengths = np.arange(drafts.start.shape[1])
-        where = np.minimum(drafts.start[:, -1, None] + lengths, max(len(drafts.tokens) - 1, 0))
-        inside = lengths < drafts.count[:, -1, None]
-        if not len(drafts.tokens):
-            empty = np.zeros(inside.shape, bool)
-            return np.zeros((*inside.shape, 6)), empty, empty
-        text = np.array([*stage.text, *[-1] * len(lengths)])
-        right = np.logical_and.accumulate(
-            (drafts.tokens[where] == text[np.arange(n)[:, None] + lengths]) & inside, 1
-        )
-        known = inside & np.pad(right, ((0, 0), (1, 0)), constant_values=True)[:, :-1]
-        places = np.broadcast_to(lengths, inside.shape), np.broadcast_to(np.arange(n)[:, None], inside.shape)
-        return np.concatenate([drafts.signals[where], np.stack(places, -1)], -1), right, known
-
-    def seconds(self, costs: Costs, threshold: float) -> Real:
-        """Return seconds of each prompt if a draft ends with the first token that is less sure."""
-        return np.array([self._walk(i, costs, threshold) for i in range(len(self.stages))])
-
-    def _walk(self, i: int, costs: Costs, threshold: float) -> float:
-        stage, right = self.stages[i], self.drafts[i][1].sum(1)
-        unsure = np.pad(self.chances[i] < threshold, ((0, 0), (0, 1)), constant_values=True).argmax(1) + 1
-        counts = stage.drafters[self.model].drafts.count[:, -1]
-        sizes = np.minimum(unsure, counts)
-
-        def drafting(at: int) -> tuple[int, int]:
-            n = min(int(sizes[at]), stage.recording.budget - at - 1)
-            return (n, min(int(right[at]), n)) if n > 0 else (-1, 0)
-
-        return walk(stage, self.model, drafting, costs)
-
-    def says(self, threshold: float, i: int) -> Real:
-        """Return where the classifier says yes to the tokens of prompt `i`, (places, length)."""
-        return np.array(self.chances[i] > threshold, float)
-
-    def scores(self, says: Callable[[int], Real]) -> tuple[float, Real]:
-        """Return F1 of what is said of each prompt's tokens, (places, length), and of resampled prompts."""
-        counts = np.array([self._counts(i, says(i)) for i in range(len(self.stages))], float)
-        right, wrong = counts.sum(0)
-        draws = drawn(len(counts)) @ counts
-        return float(2 * right / (2 * right + wrong)), 2 * draws[:, 0] / (2 * draws[:, 0] + draws[:, 1])
-
-    def _counts(self, i: int, yes: Real) -> tuple[int, int]:
-        _, right, known = self.drafts[i]
-        return int((yes * right * known).sum()), int(((yes != right) * known).sum())
-
-
-def tuned(tried: Mapping[str, Real]) -> tuple[str, Real]:
-    """Tune on the prompts of even number for the odd ones, and the reverse: both choices, and the times.
-
-    Times have shape (prompts,) or (orders, prompts).
-    """
-    result, names = np.array(next(iter(tried.values()))), []
-    for half in (0, 1):
-        name, _ = least({name: seconds[..., 1 - half :: 2] for name, seconds in tried.items()})
-        result[..., half::2] = tried[name][..., half::2]
-        names.append(name)
-    return " and ".join(dict.fromkeys(names)), result
-
-
-def made(name: str, drafters: Sequence[str], longest: int) -> Method:
-    """A policy by its name; `thresholds`, `appendix` and `published` have several thresholds of a rule."""
-    around = {rule.rule: [x * rule.threshold for x in THRESHOLDS] for rule in tapout_rules()}
-    sets: dict[str, Mapping[str, Sequence[float]]]
-    sets = {"thresholds": around, "appendix": APPENDIX, "published": PUBLISHED}
-    return many_thresholds(drafters[0], longest, sets[name]) if name in sets else method(name, drafters)
-
-
-def many_thresholds(drafter: str, longest: int, of: Mapping[str, Sequence[float]]) -> Method:
-    """TapOut's UCB1 with several thresholds a rule as arms; each AdaEDL moves, by its own rounds."""
-    stops = [Stop(rule, x) for rule, several in of.items() for x in several]
-    arms = tuple(Arm(drafter, longest, stop=stop) for stop in stops)
-    moving = tuple(AdaEDL(start=s.threshold, form="tapout") if s.rule == "adaedl" else None for s in stops)
-    return bandit(arms, UCB1, reward="blended", per_query=False, moving=moving)
 
 
 @dataclass(frozen=True)
@@ -293,51 +46,55 @@ class Side:
     detail: str = ""
 
 
+SideOf = Callable[[World], Side]
+
+
 @dataclass(frozen=True)
 class Claim:
-    """`first` takes less time than `second`, in a paper's words."""
+    """`first` takes less time than `second`, in a paper's words; a name is that of a policy over `who`."""
 
     says: str
-    first: Callable[[World], Side]
-    second: Callable[[World], Side]
+    first: str | SideOf
+    second: str | SideOf
+    who: str = "specialists"
+
+    def sides(self, world: World) -> tuple[Side, Side]:
+        """Both under one table of costs."""
+        return self._side(self.first, world), self._side(self.second, world)
+
+    def _side(self, of: str | SideOf, world: World) -> Side:
+        if not isinstance(of, str):
+            return of(world)
+        ran = world.run(of, world.team(self.who))
+        return Side(f"`{of}`", ran.seconds, ran.mean_accepted)
 
 
-def policy(name: str, who: Callable[[World], Sequence[str]]) -> Callable[[World], Side]:
-    """A policy as one side of a claim."""
-
-    def side(world: World) -> Side:
-        ran = world.run(name, who(world))
-        return Side(f"`{name}`", ran.seconds, ran.mean_accepted)
-
-    return side
-
-
-def hindsight(who: Callable[[World], Sequence[str]], lengths: Sequence[int] = ()) -> Callable[[World], Side]:
+def hindsight(who: str, lengths: Sequence[int] = ()) -> SideOf:
     """The best fixed drafter and length, chosen after the fact."""
 
     def side(world: World) -> Side:
-        name, seconds = world.best_fixed(who(world), lengths or range(1, world.trace.header.length + 1))
+        name, seconds = world.best_fixed(world.team(who), lengths or range(1, world.trace.header.length + 1))
         return Side("best fixed", seconds, detail=name)
 
     return side
 
 
-def tuned_length(who: Callable[[World], Sequence[str]]) -> Callable[[World], Side]:
+def tuned_length(who: str) -> SideOf:
     """A tuned drafter and length, one for all prompts."""
 
     def side(world: World) -> Side:
-        arms = {f"{arm[0]} {arm[1]}": s for arm, s in world.fixed.items() if arm[0] in who(world)}
+        arms = {f"{arm[0]} {arm[1]}": s for arm, s in world.fixed.items() if arm[0] in world.team(who)}
         name, seconds = tuned(arms)
         return Side("tuned length", seconds, detail=name)
 
     return side
 
 
-def tuned_rule(name: str, thresholds: Iterable[float], longest: int) -> Callable[[World], Side]:
+def tuned_rule(name: str, thresholds: Iterable[float], longest: int) -> SideOf:
     """A stop rule of the first model, tuned."""
 
     def side(world: World) -> Side:
-        runs = {f"{x:g}": world.run(f"{name}={x:g}&length={longest}", model(world)) for x in thresholds}
+        runs = {f"{x:g}": world.run(f"{name}={x:g}&length={longest}", [world.model]) for x in thresholds}
         which, seconds = tuned({x: ran.seconds for x, ran in runs.items()})
         return Side(f"tuned `{name.split('?')[0]}`", seconds, detail=which)
 
@@ -351,19 +108,14 @@ def tuned_classifier(world: World) -> Side:
     return Side("tuned classifier", seconds, detail=which)
 
 
-def one(which: Callable[[World], str], length: int = 5) -> Callable[[World], Side]:
-    """One model for all prompts."""
-    return lambda world: Side(f"`{which(world)}`", world.fixed[which(world), length])
+def alone(n: int = 0) -> SideOf:
+    """One model for all prompts, by its number: the generalist, or another one, or the last."""
 
+    def side(world: World) -> Side:
+        name = world.models[: n + 1][-1]
+        return Side(f"`{name}`", world.fixed[name, 5])
 
-def generalist(world: World) -> str:
-    """The first model."""
-    return world.model
-
-
-def numbered(n: int, world: World) -> str:
-    """The model with a number, or the last."""
-    return world.models[: n + 1][-1]
+    return side
 
 
 def own(world: World) -> Side:
@@ -381,36 +133,6 @@ def otherwise(world: World) -> Side:
 def foreseen(world: World) -> Side:
     """DISCO's oracle with the model."""
     return Side("DISCO's oracle", world.exact(world.model))
-
-
-def model(world: World) -> list[str]:
-    """The one model drafter that stop rules need."""
-    return [world.model]
-
-
-def several(world: World, most: int = 99) -> list[str]:
-    """All model drafters, or the first of them."""
-    return world.models[:most]
-
-
-def specialists(world: World) -> list[str]:
-    """All model drafters but the generalist."""
-    return world.models[1:]
-
-
-def lookups(world: World) -> list[str]:
-    """All drafters that are no models."""
-    return [name for name in world.trace.drafters if not world.trace.header.drafters[name]]
-
-
-def everyone(world: World) -> list[str]:
-    """All drafters."""
-    return world.trace.drafters
-
-
-def pair(says: str, first: str, second: str, who: Callable[[World], Sequence[str]]) -> Claim:
-    """A claim about two policies over the same drafters."""
-    return Claim(says, policy(first, who), policy(second, who))
 
 
 def tapout(longest: int, *, greedy: bool = True) -> list[Claim]:
@@ -435,36 +157,35 @@ def tapout(longest: int, *, greedy: bool = True) -> list[Claim]:
     if not greedy:  # the least sure drafts of sampled text pay where greedy ones do not
         for name, more in zip(families, ((0.1,), (2.0, 2.5, 3.0), (0.1, 0.2)), strict=True):
             families[name] += more
-    return [pair(says, seq, other, model) for says, other in others.items()] + [
-        Claim(f"UCB1 beats tuned {name.split('?')[0]}", policy(seq, model), tuned_rule(name, xs, longest))
+    return [Claim(says, seq, other, "model") for says, other in others.items()] + [
+        Claim(f"UCB1 beats tuned {name.split('?')[0]}", seq, tuned_rule(name, xs, longest), "model")
         for name, xs in families.items()
     ]
 
 
 def disco(longest: int, *, greedy: bool = True) -> list[Claim]:
     """DISCO's, arXiv 2405.04304, on one model drafter."""
-    best, heuristic = hindsight(model), policy(f"hf-heuristic?start=5&longest={longest}", model)
+    best, heuristic = hindsight("model"), f"hf-heuristic?start=5&longest={longest}"
     thresholds = (*(() if greedy else (0.1,)), 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     confident = tuned_rule("max-confidence?threshold", thresholds, longest)
     return [
         Claim("the oracle beats the best static length", foreseen, best),
-        Claim("the best static length beats the heuristic", best, heuristic),
-        Claim("a tuned confidence beats the tuned length", confident, tuned_length(model)),
-        Claim("a tuned classifier beats the tuned length", tuned_classifier, tuned_length(model)),
+        Claim("the best static length beats the heuristic", best, heuristic, "model"),
+        Claim("a tuned confidence beats the tuned length", confident, tuned_length("model")),
+        Claim("a tuned classifier beats the tuned length", tuned_classifier, tuned_length("model")),
         Claim("a tuned classifier beats a tuned confidence", tuned_classifier, confident),
     ]
 
 
 def banditspec() -> list[Claim]:
     """BanditSpec's, arXiv 2505.15141, on all drafters."""
-    best, small = hindsight(everyone, (5,)), policy("ucbspec?strength=0.1", everyone)
-    lengths = policy("ucbspec?arms=lengths&reward=rate&per_query=false", model)
+    best, lengths = hindsight("everyone", (5,)), "ucbspec?arms=lengths&reward=rate&per_query=false"
     return [
-        pair("UCBSpec beats EXP3Spec", "ucbspec", "exp3spec", everyone),
-        Claim("UCBSpec beats the best single drafter", policy("ucbspec", everyone), best),
-        Claim("with a tenth of its radius", small, best),
-        pair("UCBSpec beats a random choice", "ucbspec", "random", everyone),
-        Claim("UCBSpec over lengths beats the tuned length", lengths, tuned_length(model)),
+        Claim("UCBSpec beats EXP3Spec", "ucbspec", "exp3spec", "everyone"),
+        Claim("UCBSpec beats the best single drafter", "ucbspec", best, "everyone"),
+        Claim("with a tenth of its radius", "ucbspec?strength=0.1", best, "everyone"),
+        Claim("UCBSpec beats a random choice", "ucbspec", "random", "everyone"),
+        Claim("UCBSpec over lengths beats the tuned length", lengths, tuned_length("model"), "model"),
     ]
 
 
@@ -472,96 +193,97 @@ def practice(longest: int) -> list[Claim]:
     """What a policy is worth against a rule without learning, on all drafters."""
     names = ("ucbspec", "exp3spec", "ucb1", "linucb", "hedgespec", f"auto?length={min(longest, LENGTHS[-1])}")
     rule = '"lookup, else model"'
-    first = [Claim(f"{name.split('?')[0]} beats {rule}", policy(name, everyone), otherwise) for name in names]
-    auto = policy(names[-1], everyone)
     return [
-        *first,
-        Claim(f"the tuned drafter and length beat {rule}", tuned_length(everyone), otherwise),
-        Claim("auto beats the best fixed drafter and length", auto, hindsight(everyone)),
+        *(Claim(f"{name.split('?')[0]} beats {rule}", name, otherwise, "everyone") for name in names),
+        Claim(f"the tuned drafter and length beat {rule}", tuned_length("everyone"), otherwise),
+        Claim("auto beats the best fixed drafter and length", names[-1], hindsight("everyone"), "everyone"),
     ]
 
 
 def metasd(reward: str, router: str) -> list[Claim]:
     """MetaSD's, arXiv 2604.05417, on the specialists; divergence as `reward` needs a trace with overlaps."""
     ucb, exp3, sh, petc = (f"metasd-{name}?reward={reward}" for name in ("ucb", "exp3", "sh", "petc"))
-    mine = policy(ucb, specialists)
     claims = [
-        Claim("UCB beats the generalist", mine, one(generalist)),
-        Claim("the own specialist beats the generalist", own, one(generalist)),
-        Claim("UCB beats the own specialist", mine, own),
-        Claim("UCB beats the best single specialist", mine, hindsight(specialists, (5,))),
-        pair("UCB beats a random choice", ucb, "random", specialists),
-        pair("UCB beats EXP3", ucb, exp3, specialists),
-        pair("UCB beats sequential halving", ucb, sh, specialists),
-        pair("UCB beats explore then commit", ucb, petc, specialists),
-        pair("explore then commit: 4 beats 32", petc, f"{petc}&constant=32", specialists),
-        pair("strength 0.01 beats UCB1's own", ucb, f"{ucb}&beta=1", specialists),
+        Claim("UCB beats the generalist", ucb, alone()),
+        Claim("the own specialist beats the generalist", own, alone()),
+        Claim("UCB beats the own specialist", ucb, own),
+        Claim("UCB beats the best single specialist", ucb, hindsight("specialists", (5,)), "specialists"),
+        Claim("UCB beats a random choice", ucb, "random"),
+        Claim("UCB beats EXP3", ucb, exp3),
+        Claim("UCB beats sequential halving", ucb, sh),
+        Claim("UCB beats explore then commit", ucb, petc),
+        Claim("explore then commit: 4 beats 32", petc, f"{petc}&constant=32"),
+        Claim("strength 0.01 beats UCB1's own", ucb, f"{ucb}&beta=1"),
     ]
     if router:
-        claims.append(pair("UCB beats the router", ucb, f"router:{router}", specialists))
-        claims.append(pair("HedgeSpec beats the router", "hedgespec", f"router:{router}", specialists))
+        claims.append(Claim("UCB beats the router", ucb, f"router:{router}"))
+        claims.append(Claim("HedgeSpec beats the router", "hedgespec", f"router:{router}"))
     if reward == DIVERGENCE:
         for says, ours in (("", ucb), (", UCB1's radius", f"{ucb}&beta=1"), (", EXP3", exp3)):
             theirs = ours.replace(DIVERGENCE, EFFICIENCY)
-            claims.append(pair(f"block divergence beats block efficiency{says}", ours, theirs, specialists))
+            claims.append(Claim(f"block divergence beats block efficiency{says}", ours, theirs))
     return claims
 
 
 def hedgespec() -> list[Claim]:
     """HedgeSpec's, arXiv 2510.20064, on the specialists, and on more and more model drafters."""
-    mine, claims = policy("hedgespec", specialists), list[Claim]()
-    for other in ("ucbspec", "exp3spec", f"metasd-ucb?reward={EFFICIENCY}", "random"):
-        claims.append(pair(f"HedgeSpec beats {other}", "hedgespec", other, specialists))
+    others = ("ucbspec", "exp3spec", f"metasd-ucb?reward={EFFICIENCY}", "random")
+    claims = [Claim(f"HedgeSpec beats {other}", "hedgespec", other) for other in others]
     claims += [
-        Claim("HedgeSpec beats the generalist", mine, one(generalist)),
-        Claim("HedgeSpec beats the own specialist", mine, own),
-        Claim("HedgeSpec beats the best single specialist", mine, hindsight(specialists, (5,))),
-        pair("NormalHedge beats Hedge", "hedgespec", "hedgespec-hedge", specialists),
-        pair("an unbiased estimate beats the product", "hedgespec", "hedgespec?form=product", specialists),
-        pair("graded every 16 tokens, it beats UCBSpec", "hedgespec?every=16", "ucbspec", specialists),
+        Claim("HedgeSpec beats the generalist", "hedgespec", alone()),
+        Claim("HedgeSpec beats the own specialist", "hedgespec", own),
+        Claim(
+            "HedgeSpec beats the best single specialist",
+            "hedgespec",
+            hindsight("specialists", (5,)),
+            "specialists",
+        ),
+        Claim("NormalHedge beats Hedge", "hedgespec", "hedgespec-hedge"),
+        Claim("an unbiased estimate beats the product", "hedgespec", "hedgespec?form=product"),
+        Claim("graded every 16 tokens, it beats UCBSpec", "hedgespec?every=16", "ucbspec"),
     ]
     for n in (1, 2, 3):
         some = f"length={n}"
         says = f"HedgeSpec beats UCBSpec, drafts of {n}"
-        claims.append(pair(says, f"hedgespec?{some}", f"ucbspec?{some}", specialists))
+        claims.append(Claim(says, f"hedgespec?{some}", f"ucbspec?{some}"))
     for n in (2, 3, 5, 7):
-        says = f"HedgeSpec beats UCBSpec, {n} models"
-        claims.append(pair(says, "hedgespec", "ucbspec", partial(several, most=n)))
-    five = partial(several, most=5)
-    claims.append(pair("HedgeSpec beats EXP3Spec, 5 models", "hedgespec", "exp3spec", five))
-    claims.append(pair("graded every 16 tokens, UCBSpec, 5 models", "hedgespec?every=16", "ucbspec", five))
+        claims.append(Claim(f"HedgeSpec beats UCBSpec, {n} models", "hedgespec", "ucbspec", str(n)))
+    claims.append(Claim("HedgeSpec beats EXP3Spec, 5 models", "hedgespec", "exp3spec", "5"))
+    claims.append(Claim("graded every 16 tokens, UCBSpec, 5 models", "hedgespec?every=16", "ucbspec", "5"))
     for n in range(5):
         says = f"HedgeSpec with 5 models beats model {n + 1}"
-        claims.append(Claim(says, policy("hedgespec", five), one(partial(numbered, n))))
+        claims.append(Claim(says, "hedgespec", alone(n), "5"))
     return claims
 
 
 # -- figures that are no ratios of two methods ---------------------------------------------------------------
 
+Figure = Callable[[World], Iterator[str]]
+
 
 def arm_values(world: World) -> Iterator[str]:
     """TapOut's Figures 5 and 6: the mean reward of each rule played alone, beside its time."""
     longest = world.trace.header.length
-    yield "| rule | mean blended reward | time over that of the fastest |\n|---|---|---|"
+    yield heading("rule", "mean blended reward", "time over that of the fastest")
     runs = {rule: world.run(f"{rule}?length={longest}", [world.model]) for rule in TAPOUT_RULES}
     times = {rule: float(ran.seconds.mean(0).sum()) for rule, ran in runs.items()}
     for rule, ran in sorted(runs.items(), key=lambda pair: -pair[1].mean_value):
-        yield f"| {rule} | {ran.mean_value:.3f} | {times[rule] / min(times.values()):.3f} |"
+        yield row(rule, f"{ran.mean_value:.3f}", f"{times[rule] / min(times.values()):.3f}")
 
 
 def f1(world: World) -> Iterator[str]:
     """DISCO's Table 5: F1 of its classifier and of static lengths, over tokens up to the first rejection."""
     of, longest = world.classified, world.trace.header.length
     sizes = [each[1].shape for each in of.drafts]
-    always, resampled = of.scores(partial(static_yes, sizes, longest))
+    always, always_draws = of.scores(partial(static_yes, sizes, longest))
     for threshold in (0.2, 0.3, 0.4, 0.5):
         value, draws = of.scores(partial(of.says, threshold))
-        low, high = np.quantile(draws - resampled, [0.025, 0.975])
+        low, high = middle(draws - always_draws)
         more = f"above always yes by {cell(value - always, low, high)}"
-        yield f"- classifier, {threshold}: {cell(value, *np.quantile(draws, [0.025, 0.975]))}, {more}"
+        yield f"- classifier, {threshold}: {cell(value, *middle(draws))}, {more}"
     for n in range(1, longest + 1):
         value, draws = of.scores(partial(static_yes, sizes, n))
-        cells = cell(value, *np.quantile(draws, [0.025, 0.975]))
+        cells = cell(value, *middle(draws))
         yield f"- {n} tokens: {cells}" + (" (always yes)" if n == longest else "")
 
 
@@ -573,11 +295,11 @@ def static_yes(sizes: Sequence[tuple[int, ...]], n: int, i: int) -> Real:
 def by_domain(world: World) -> Iterator[str]:
     """Accepted tokens a round of every model in every category."""
     runs = {name: world.run(f"static-5?drafter={name}") for name in world.trace.drafters}
-    yield "| category | " + " | ".join(runs) + " |\n" + "|---" * (1 + len(runs)) + "|"
+    yield heading("category", *runs)
     for category in dict.fromkeys(world.categories):
         at = np.array([category == own for own in world.categories])
         cells = [f"{r.accepted[:, at].sum() / r.rounds[:, at].sum():.2f}" for r in runs.values()]
-        yield f"| {category} ({at.sum()}) | " + " | ".join(cells) + " |"
+        yield row(f"{category} ({at.sum()})", *cells)
 
 
 def rewards(world: World) -> Iterator[str]:
@@ -589,11 +311,11 @@ def rewards(world: World) -> Iterator[str]:
     for reward, which in ((EFFICIENCY, 0), (DIVERGENCE, 1))[: 1 + world.trace.header.overlap]:
         values = {name: [text[which, :, -1] for text in texts] for name, texts in of_models.items()}
         halves = np.array([[split(one) for one in texts] for texts in values.values()])
-        draw = drawn(len(world.stages))
+        draw = resampled(len(world.stages))
         later = np.divide(*(draw @ halves[..., half].mean(0) for half in (1, 0)))
         for (name, texts), own in zip(values.items(), halves, strict=True):
             every, relative = np.concatenate(texts), (draw @ own[:, 1]) / (draw @ own[:, 0]) / later
-            relation = cell(float(np.median(relative)), *np.quantile(relative, [0.025, 0.975]))
+            relation = cell(float(np.median(relative)), *middle(relative))
             facts = f"mean {every.mean():.3f}, zero at {100 * np.mean(every == 0):.1f} % of places"
             changes = f"second half over first {cell(*ratio(*own.T))}, in proportion {relation}"
             yield f"- `{name}`, {reward}: {facts}; {changes}"
@@ -607,19 +329,13 @@ def split(values: Real) -> list[float]:
     return [float(half.mean()) for half in np.array_split(values, 2)]
 
 
-def drawn(prompts: int) -> Real:
-    """How often each prompt is in each bootstrap sample, shape (samples, prompts)."""
-    draw = np.random.default_rng(0).multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
-    return draw.astype(np.float64)
-
-
 def exploration(world: World) -> Iterator[str]:
     """MetaSD's Figure 2: R of its Theorem 1, by N_max: the larger, the fewer rounds tell two drafters apart.
 
     Squared gaps of two specialists in a text over the larger variance there, sums over texts and pairs; and
     the share of texts where both rewards have the same best specialist.
     """
-    rewards = [world.rewards(name) for name in specialists(world)]
+    rewards = [world.rewards(name) for name in world.team("specialists")]
     if len(rewards) < 2:
         return
     means = np.array([[text.mean(1) for text in of] for of in rewards])  # (models, texts, 2, N_max)
@@ -627,38 +343,35 @@ def exploration(world: World) -> Iterator[str]:
     pairs = list(combinations(range(len(rewards)), 2))
     gaps = sum((means[a] - means[b]) ** 2 for a, b in pairs)
     noise = sum(np.maximum(spread[a], spread[b]) for a, b in pairs)
-    yield "| N_max | R, block efficiency | R, block divergence | ratio | same best |\n|---|---|---|---|---|"
-    best, draw = means.argmax(0), drawn(len(gaps))
+    yield heading("N_max", "R, block efficiency", "R, block divergence", "ratio", "same best")
+    best, draw = means.argmax(0), resampled(len(gaps))
     for n in range(world.trace.header.length):
         value = gaps[:, :, n].sum(0) / noise[:, :, n].sum(0)
         both = (draw @ gaps[:, :, n]) / (draw @ noise[:, :, n])
-        low, high = np.quantile(both[:, 1] / both[:, 0], [0.025, 0.975])
+        low, high = middle(both[:, 1] / both[:, 0])
         same = 100 * np.mean(best[:, 0, n] == best[:, 1, n])
         ratios = cell(value[1] / value[0], low, high, 2)
-        yield f"| {n + 1} | {value[0]:.4f} | {value[1]:.4f} | {ratios} | {same:.0f} % |"
+        yield row(n + 1, f"{value[0]:.4f}", f"{value[1]:.4f}", ratios, f"{same:.0f} %")
 
 
 def tails(world: World) -> Iterator[str]:
     """Milliseconds a token, the median and the 99th percentile over prompts and orders."""
     tokens = np.array([stage.recording.committed for stage in world.stages])
     for name in ("hedgespec", "ucbspec", "exp3spec", f"metasd-ucb?reward={EFFICIENCY}"):
-        each = 1e3 * world.run(name, specialists(world)).seconds / tokens
+        each = 1e3 * world.run(name, world.team("specialists")).seconds / tokens
         half, most = np.quantile(each, [0.5, 0.99])
         yield f"- `{name}`: {half:.2f} ms a token, 99th percentile {most:.2f}"
 
 
 def table(claims: Sequence[Claim], worlds: Sequence[World]) -> Iterator[str]:
     """Claims in Markdown: verdict, the second side's time over the first's, and what both accept a round."""
-    costs = "".join(f" {world.label} |" for world in worlds)
-    yield f"| ordering | first | second |{costs} accepted |"
-    yield "|---|---|---|" + "---|" * len(worlds) + "---|"
+    yield heading("ordering", "first", "second", *(world.label for world in worlds), "accepted")
     for claim in claims:
-        sides = [(claim.first(world), claim.second(world)) for world in worlds]
-        cells = "".join(f" {_cell(*pair)} |" for pair in sides)
+        sides = [claim.sides(world) for world in worlds]
         first, second = sides[0]
         shown = " and ".join("-" if a is None else f"{a:.2f}" for a in (first.accepted, second.accepted))
         print(claim.says, file=sys.stderr, flush=True)
-        yield f"| {claim.says} | {first.name} | {second.name} |{cells} {shown} |"
+        yield row(claim.says, first.name, second.name, *(_cell(*pair) for pair in sides), shown)
 
 
 def _cell(first: Side, second: Side) -> str:
@@ -676,49 +389,39 @@ def main() -> None:
     parser.add_argument("--costs", action="append", required=True, help="may be repeated")
     parser.add_argument("--orders", type=int, default=5)
     parser.add_argument("--only", type=listed, default="", help="papers, such as TapOut,DISCO")
-    parser.add_argument("--longest", type=int, default=0, help="tokens a draft; 0 = as many as the trace has")
     options = parser.parse_args()
     worlds = _worlds(options.trace, options.costs, options.orders)
-    longest, greedy = options.longest or worlds[0].trace.header.length, worlds[0].trace.header.greedy
+    longest, greedy = worlds[0].trace.header.length, worlds[0].trace.header.greedy
     sections: list[tuple[str, list[Claim], list[World], list[Figure]]] = [
         ("TapOut", tapout(longest, greedy=greedy), worlds, [arm_values]),
         ("DISCO", disco(longest, greedy=greedy), worlds, [f1]),
         ("BanditSpec", banditspec(), worlds, []),
     ]
-    if lookups(worlds[0]):
+    if len(worlds[0].models) < len(worlds[0].trace.drafters):  # there are lookups
         sections.append(("Practice", practice(longest), worlds, []))
     if options.specialists:
         wide = _worlds(options.specialists, options.costs, options.orders)
         reward = DIVERGENCE if wide[0].trace.header.overlap else EFFICIENCY
         sections.append(("BanditSpec, with specialists", banditspec(), wide, []))
-        sections.append(
-            (
-                "MetaSD",
-                metasd(reward, options.router),
-                wide,
-                [by_domain, rewards, *[exploration][: wide[0].trace.header.overlap]],
-            )
-        )
+        figures: list[Figure] = [by_domain, rewards, *[exploration][: wide[0].trace.header.overlap]]
+        sections.append(("MetaSD", metasd(reward, options.router), wide, figures))
         sections.append(("HedgeSpec", hedgespec(), wide, [tails]))
     titles = [title for title, *_ in sections]
     wanted = options.only or titles
     if unknown := set(wanted) - set(titles):
         parser.error(f"--only {sorted(unknown)[0]}: choose from {', '.join(titles)}")
-    for title, claims, where, figures in (section for section in sections if section[0] in wanted):
+    for title, claims, where, more in (section for section in sections if section[0] in wanted):
         print(f"\n## {title}\n\n{len(where[0].stages)} prompts.\n", flush=True)
         for line in table(claims, where):
             print(line, flush=True)
-        for figure in figures:
+        for figure in more:
             for world in where if figure in (arm_values, tails) else where[:1]:
                 print(f"\n{world.label}:\n\n" + "\n".join(figure(world)), flush=True)
 
 
-Figure = Callable[[World], Iterator[str]]
-
-
 def _worlds(folder: Path, costs: Sequence[str], orders: int) -> list[World]:
     trace = Trace(folder)
-    tables = [read_costs(str(folder / "costs.json") if one == "measured" else one) for one in costs]
+    tables = [costs_of(folder, name) for name in costs]
     return [World(trace, table, table.name or "measured", orders) for table in tables]
 
 

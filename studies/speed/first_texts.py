@@ -12,19 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from draftwise.measure.trace import Replay, Trace, read_costs
+from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.auto.drafts import LENGTHS
 from draftwise.policies.catalogue import Method, method
 from draftwise.state.numbers import restart
 from studies.common.command import command, listed, start
+from studies.common.tables import Real, heading, row
+from studies.common.traces import costs_of, seconds
 
 PAGE = "docs/explanation/auto-measured.md"
 PARTS = {
@@ -45,11 +47,6 @@ def fresh(trace: Trace, kept: Any = None, part: str = "") -> Method:
     return new
 
 
-def seconds(replay: Replay, states: Sequence[ReplayState]) -> list[float]:
-    """Return the seconds of each text."""
-    return [sum(round.seconds.total for round in replay.replay(state)) for state in states]
-
-
 def teams(
     states: Sequence[ReplayState], categories: Sequence[str], *, strangers: bool
 ) -> list[tuple[list[ReplayState], list[ReplayState]]]:
@@ -61,24 +58,22 @@ def teams(
     return [(kinds[one], kinds[other]) for one, other in permutations(sorted(kinds), 2)]
 
 
-def play(
-    trace: Trace, costs: Any, orders: int, *, strangers: bool
-) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+def play(trace: Trace, costs: Any, orders: int, *, strangers: bool) -> dict[str, Real]:
     """Return the seconds of the first texts in each order, by the part that is kept."""
     categories = [one.category for one in trace]
     pairs = teams([ReplayState(one) for one in trace], categories, strangers=strangers)
-    rows: dict[str, list[list[float]]] = {part: [] for part in ("", *PARTS)}
+    texts: dict[str, list[list[float]]] = {part: [] for part in ("", *PARTS)}
     for seed in range(orders):
         random = Random(seed)
         lessons, order = pairs[seed % 2] if not strangers else random.choice(pairs)
         teacher, lessons, order = fresh(trace), list(lessons), list(order)
-        for texts in (lessons, order):
-            random.shuffle(texts)
+        for states in (lessons, order):
+            random.shuffle(states)
         seconds(Replay(trace, teacher, costs), lessons)
-        for part, row in rows.items():
+        for part, times in texts.items():
             replay = Replay(trace, fresh(trace, teacher.policy, part), costs)
-            row.append(seconds(replay, order[: TEXTS[-1]]))
-    return {part: np.cumsum(row, axis=1) for part, row in rows.items()}
+            times.append(seconds(replay, order[: TEXTS[-1]]))
+    return {part: np.cumsum(times, axis=1) for part, times in texts.items()}
 
 
 def main() -> None:
@@ -89,18 +84,14 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=24)
     parser.add_argument("--strangers", action="store_true", help="one category teaches, another is played")
     args = parser.parse_args()
-    print("| prompts | costs | kept |", *(f"{n} |" for n in TEXTS))
-    print("|---" * (3 + len(TEXTS)) + "|")
-    for folder in args.traces:
-        trace = Trace(folder)
-        for name in args.costs:
-            costs = read_costs(str(folder / "costs.json") if name == "measured" else name)
-            rows = play(trace, costs, args.orders, strangers=args.strangers)
-            for part in PARTS:
-                logs = np.log(rows[""] / rows[part])[:, [n - 1 for n in TEXTS]]
-                error = logs.std(axis=0, ddof=1) / len(logs) ** 0.5
-                cells = [f"{np.exp(m):.3f} ({e:.3f})" for m, e in zip(logs.mean(0), error, strict=True)]
-                print(f"| {folder.name} | {name} | {part} |", " | ".join(cells), "|", flush=True)
+    print(heading("prompts", "costs", "kept", *TEXTS))
+    for folder, name in product(args.traces, args.costs):
+        times = play(Trace(folder), costs_of(folder, name), args.orders, strangers=args.strangers)
+        for part in PARTS:
+            logs = np.log(times[""] / times[part])[:, [n - 1 for n in TEXTS]]
+            error = logs.std(axis=0, ddof=1) / len(logs) ** 0.5
+            cells = [f"{np.exp(m):.3f} ({e:.3f})" for m, e in zip(logs.mean(0), error, strict=True)]
+            print(row(folder.name, name, part, *cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from draftwise.errors import UserError
 from studies.common.command import command, listed, numbers, start
 from studies.common.gpu_bench import Bench, Part, device_name
 from studies.common.parts import Row, Step, print_rows, run_part, write_rows
-from studies.common.prompts import spread
+from studies.common.texts import spread
 from studies.exactness.sampled import third_tokens, two_samples
 
 PAGE = "docs/explanation/pass-costs.md"
@@ -288,6 +288,7 @@ def measure_passes(bench: Bench) -> Iterator[Step]:
 
     from draftwise.models.probe import rows_of
     from draftwise.models.runner import PassInput
+    from studies.common.shapes import model_of_shape
 
     def prepared(model: Any, size: float, name: str, kind: str, made: list[Any]) -> Row:
         runner = rows_of(model, probe=False)
@@ -312,7 +313,7 @@ def measure_passes(bench: Bench) -> Iterator[Step]:
         return {"model": name, "kind": kind, "batch": batch, "width": width, "ms": bench.median_ms(run)}
 
     for name in bench.args.shapes:
-        model = bench.model_of_shape(name)
+        model = model_of_shape(name, torch.bfloat16, bench.device)
         size = sum(p.numel() * p.element_size() for p in {id(p): p for p in model.parameters()}.values())
         for kind in ("graph", "eager"):
             made: list[Any] = []

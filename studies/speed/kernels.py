@@ -18,16 +18,18 @@ import torch
 
 from draftwise.errors import UserError
 from draftwise.models.compiled import blueprint
+from draftwise.models.load import load_model
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.weights.layouts import LAYOUTS, PANELS
 from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget
 from studies.common.command import command, numbers, start
-from studies.speed.shapes import PRECISIONS, SHAPES, model
+from studies.common.shapes import SHAPES, model_of_shape
 
 PAGE = "docs/explanation/pass-costs.md"
-CASES = [f"{shape}.{precision}" for shape in ("bundled", "qwen3-0.6b") for precision in PRECISIONS]
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+CASES = [f"{shape}.{precision}" for shape in ("bundled", "Qwen3-0.6B") for precision in PRECISIONS]
 PIECE = 192  # tokens of a text that are read at once
 
 
@@ -41,7 +43,7 @@ def main() -> None:
     args = parser.parse_args()
     for case in args.cases:
         shape, _, precision = case.rpartition(".")
-        if shape not in SHAPES or precision not in PRECISIONS:
+        if shape not in {"bundled", *SHAPES} or precision not in PRECISIONS:
             raise UserError(f"case {case!r}: choose from {', '.join(CASES)}")
         ways = {"without": rows(shape, precision, own=False), "with": rows(shape, precision, own=True)}
         for line in measured(ways, args):
@@ -54,8 +56,9 @@ def rows(shape: str, precision: str, *, own: bool) -> ModelRunner:
     try:
         if not own:
             del LAYOUTS[PANELS]
-            vars(blueprint)["own_attention"] = lambda *given: False
-        built = model(SHAPES[shape], PRECISIONS[precision])
+            vars(blueprint)["own_attention"] = lambda *given, **named: False
+        dtype = PRECISIONS[precision]
+        built = load_model("zoo:target", dtype=dtype) if shape == "bundled" else model_of_shape(shape, dtype)
         arrange(built, "auto")
         target = HFTarget(built, probe=False)
         compile_runner(target, "on")

@@ -21,11 +21,11 @@ import numpy as np
 
 from draftwise.errors import UserError
 from studies.common.command import command, start
-from studies.common.paired import DRAWS, FEWEST, Real, cell
+from studies.common.tables import FEWEST, Real, cell, heading, middle, resampled
+from studies.common.tables import row as table_row
 
 PAGE = "docs/explanation/toys.md"
 PHASES = ("choose", "grade", "learn")
-PLAIN = "none"
 
 
 @dataclass(slots=True)
@@ -90,8 +90,7 @@ def ratios(texts: Texts, policy: str, other: str) -> tuple[float, float, float]:
     """Seconds a token of `other` over those of `policy`, and the middle 95 % over resampled cases."""
     every = [list(mine.values()) for mine in texts.values()]
     cases = len(every[0])
-    weights = np.random.default_rng(0).multinomial(cases, np.full(cases, 1 / cases), DRAWS)
-    weights = np.vstack([np.ones(cases, dtype=weights.dtype), weights])  # the first row: each case once
+    weights = np.vstack([np.ones(cases), resampled(cases)])  # the first row: each case once
 
     def total(key: str, of: Sequence[list[Text]]) -> Real:
         return sum((weights @ np.array([getattr(text, key) for text in mine]) for mine in of), np.zeros(1))
@@ -102,16 +101,14 @@ def ratios(texts: Texts, policy: str, other: str) -> tuple[float, float, float]:
         for found in (list(texts[policy].values()), list(texts[other].values()))
     )
     found = its / mine
-    low, high = np.quantile(found[1:], [0.025, 0.975]) if cases >= FEWEST else (np.nan, np.nan)
-    return float(found[0]), float(low), float(high)
+    return float(found[0]), *(middle(found[1:]) if cases >= FEWEST else (np.nan, np.nan))
 
 
 def comparison(texts: Texts, policy: str) -> Iterator[str]:
     """One row a category, then all of them: against each other method, the fastest of all texts first."""
     others = [method for method in texts if method != policy]
     others.sort(key=lambda other: ratios(texts, policy, other)[0])
-    yield "| category (texts) | " + " | ".join(f"against `{other}`" for other in others) + " |"
-    yield "|---" * (len(others) + 1) + "|"
+    yield from heading("category (texts)", *(f"against `{other}`" for other in others)).splitlines()
     categories = dict.fromkeys(text.category for text in texts[policy].values())
     for name in [*categories, "all"]:
         of = {
@@ -119,22 +116,19 @@ def comparison(texts: Texts, policy: str) -> Iterator[str]:
             for method, mine in texts.items()
         }
         cells = [cell(*ratios(of, policy, other)) for other in others]
-        yield f"| {name} ({len(of[policy])}) | " + " | ".join(cells) + " |"
+        yield table_row(f"{name} ({len(of[policy])})", *cells)
 
 
 def own_time(texts: Texts) -> Iterator[str]:
     """Return each method's own time in a round, on average, and how often it drafts."""
-    yield "| method | rounds | drafting | tokens a round | " + " | ".join(PHASES) + " |"
-    yield "|---" * (4 + len(PHASES)) + "|"
+    yield from heading("method", "rounds", "drafting", "tokens a round", *PHASES).splitlines()
     for method, mine in texts.items():
         rounds = sum(text.rounds for text in mine.values())
-        shares = [
-            sum(text.drafting for text in mine.values()) / rounds,
-            sum(text.tokens for text in mine.values()) / rounds,
-        ]
+        drafting = sum(text.drafting for text in mine.values()) / rounds
+        tokens = sum(text.tokens for text in mine.values()) / rounds
         spent = [1e6 * sum(text.own[phase] for text in mine.values()) / rounds for phase in PHASES]
-        cells = [*(f"{share:.2f}" for share in shares), *(f"{each:.0f}" for each in spent)]
-        yield f"| `{method}` | {rounds} | " + " | ".join(cells) + " |"
+        cells = f"{drafting:.2f}", f"{tokens:.2f}", *(f"{each:.0f}" for each in spent)
+        yield table_row(f"`{method}`", rounds, *cells)
 
 
 def main() -> None:

@@ -15,10 +15,7 @@ since their traces do not hold where it would.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -26,30 +23,34 @@ from typing import Any
 
 import numpy as np
 
-from draftwise.measure.trace import Replay, Trace, read_costs
+from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.auto.drafts import LENGTHS
 from draftwise.policies.catalogue import Method
-from studies.common.command import command, listed, start
-from studies.common.paired import Real
+from studies.common.command import command, in_tree, listed, start
+from studies.common.tables import heading, row
+from studies.common.traces import costs_of, seconds
 from studies.speed.without import PARTS, Without, without
 
 PAGE = "docs/explanation/auto-measured.md"
 HALVES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
+Seconds = Mapping[str, list[float]]
+"""Of all prompts in each order, by trace and costs."""
 
 
-def play(options: Mapping[str, Any], part: str = "") -> dict[str, list[float]]:
-    """Seconds of all prompts in each order, without this part of `auto`, by trace and costs."""
-    seconds = {}
+def play(options: Mapping[str, Any], part: str = "") -> Seconds:
+    """Play `auto` without this part."""
+    result = {}
     for folder, name in product(map(Path, options["traces"]), options["costs"]):
-        trace = Trace(folder)
-        costs = read_costs(str(folder / "costs.json") if name == "measured" else name)
-        stages = [ReplayState(one) for one in trace][HALVES[options["half"]]]
-        seconds[f"{folder.name} | {name}"] = [
-            _seconds(Replay(trace, _method(part, trace), costs), stages, seed, options["prompts"])
-            for seed in range(options["orders"])
-        ]
-    return seconds
+        trace, costs = Trace(folder), costs_of(folder, name)
+        states = [ReplayState(one) for one in trace][HALVES[options["half"]]]
+        totals = result[f"{folder.name} | {name}"] = list[float]()
+        for seed in range(options["orders"]):
+            order = list(states)
+            Random(seed).shuffle(order)
+            replay = Replay(trace, _method(part, trace), costs)
+            totals.append(sum(seconds(replay, order[: options["prompts"]])))
+    return result
 
 
 def _method(part: str, trace: Trace) -> Method:
@@ -59,43 +60,22 @@ def _method(part: str, trace: Trace) -> Method:
     return method
 
 
-def _seconds(replay: Replay, stages: Sequence[ReplayState], seed: int, most: int) -> float:
-    order = list(stages)
-    Random(seed).shuffle(order)
-    return sum(round.seconds.total for stage in order[:most] for round in replay.replay(stage))
-
-
 def child(options: dict[str, Any]) -> None:
     """Print the seconds of this tree as JSON."""
     print(json.dumps(play(options)))
 
 
-def _there(tree: Path, options: Mapping[str, Any]) -> dict[str, list[float]]:
-    """The same in another checkout, by its own study if it has this one."""
-    tree = tree.resolve()
-    own = tree / "studies" / "speed" / "orders.py"
-    script, studies = (own, tree) if own.exists() else (Path(__file__), Path.cwd())
-    code = f"import runpy; runpy.run_path({str(script)!r})['child']({dict(options)!r})"
-    environment = os.environ | {"PYTHONPATH": f"{tree / 'src'}:{studies}"}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], cwd=studies, env=environment, stdout=subprocess.PIPE, check=True
-    )
-    seconds: dict[str, list[float]] = json.loads(ran.stdout.splitlines()[-1])
-    return seconds
-
-
-def _rows(before: Mapping[str, list[float]], after: Mapping[str, list[float]]) -> Mapping[str, Real]:
-    return {key: np.log(np.array(before[key]) / np.array(after[key])) for key in before}
-
-
-def table(title: str, rows: Mapping[str, Real]) -> None:
+def table(title: str, before: Seconds, after: Seconds) -> None:
     """Print one row for each trace and costs, and the mean of all."""
-    print(f"\n{title}\n\n| prompts | costs | ratio |\n|---|---|---|")
-    for key, logs in rows.items():
-        print(f"| {key} | {np.exp(logs.mean()):.4f} +- {logs.std(ddof=1) / len(logs) ** 0.5:.4f} |")
-    error = sum(logs.var(ddof=1) / len(logs) for logs in rows.values()) ** 0.5 / len(rows)
-    mean = np.exp(np.mean([logs.mean() for logs in rows.values()]))
-    print(f"| all | all | {mean:.4f} +- {error:.4f} |", flush=True)
+    print(f"\n{title}\n\n{heading('prompts', 'costs', 'ratio')}")
+    means, errors = [], []
+    for key in before:
+        logs = np.log(np.array(before[key]) / np.array(after[key]))
+        means.append(logs.mean())
+        errors.append(logs.std(ddof=1) / len(logs) ** 0.5)
+        print(row(key, f"{np.exp(means[-1]):.4f} +- {errors[-1]:.4f}"))
+    error = np.linalg.norm(errors) / len(errors)
+    print(row("all", "all", f"{np.exp(np.mean(means)):.4f} +- {error:.4f}"), flush=True)
 
 
 def main() -> None:
@@ -113,9 +93,9 @@ def main() -> None:
     trees, parts = options.pop("tree"), options.pop("without")
     mine = play(options)
     for tree in trees:
-        table(f"{tree}, over here", _rows(_there(tree, options), mine))
+        table(f"{tree}, over here", in_tree(tree, "studies/speed/orders.py", options), mine)
     for part in parts:
-        table(f"without {part}, over here", _rows(play(options, part), mine))
+        table(f"without {part}, over here", play(options, part), mine)
 
 
 if __name__ == "__main__":

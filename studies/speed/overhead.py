@@ -4,8 +4,8 @@
     python -m studies.speed.overhead --tree ../before      # in turn with another checkout
 
 Target and model drafter are the bundled ones with their passes replaced. A pass returns logits that lead to a
-known text, after it has read as much memory as the weights take (`--passes cold`), or at once (`warm`), or
-after the model's own pass (`real`). The texts are Spec-Bench's: the last tokens of a prompt are its answer.
+known text, after it has read as much memory as the weights take (`--passes cold`), or at once (`warm`). The
+texts are Spec-Bench's: the last tokens of a prompt are its answer.
 
 The loop's clock is made up: a pass takes the seconds that it takes on two cores of a Xeon. So all runs make
 the same decisions, and each phase of each step can be the least of all runs, whatever else the machine does.
@@ -16,9 +16,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
@@ -37,7 +34,8 @@ from draftwise.data import spec_bench
 from draftwise.models.runner import runner
 from draftwise.policies.catalogue import method
 from draftwise.specs import parse_policy
-from studies.common.command import command, listed, numbers, start
+from studies.common.command import command, in_tree, listed, numbers, start
+from studies.common.tables import heading, row
 
 PAGE = "docs/explanation/lookups.md"
 SETUPS = ("none", "static-4", "static-8?drafter=suffix", "auto")
@@ -46,11 +44,7 @@ PHASES = ("choose", "draft", "verify", "accept", "grade", "learn", "rest", "open
 NEW = 64  # tokens of an answer
 ELSE = 20e-6  # seconds of a lookup's draft, on the clock of the loop
 MEMORY = 40e6  # bytes that a pass of the target reads; one of the drafter reads an eighth
-SECONDS = {  # of a pass over 1, 5 and 9 tokens, and of each step of the drafter
-    "eager": ((13.2e-3, 21.8e-3, 24.2e-3), 1.5e-3),
-    "compiled": ((11.3e-3, 13.2e-3, 14.7e-3), 0.8e-3),
-    "brief": ((3.4e-3, 4.2e-3, 4.8e-3), 0.2e-3),  # another Xeon, kernels of our own
-}
+PASSES, STEP = (13.2e-3, 21.8e-3, 24.2e-3), 1.5e-3  # seconds of 1, 5 and 9 tokens, and of a drafter's step
 
 
 class Clock:
@@ -59,8 +53,7 @@ class Clock:
     `marks` has the true time, less that within passes, of each call by the loop, at the borders of phases.
     """
 
-    def __init__(self, prices: str) -> None:
-        self.passes, self.step = SECONDS[prices]
+    def __init__(self) -> None:
         self.seconds = self.inside = 0.0
         self.marks: list[float] = []
 
@@ -76,17 +69,16 @@ class Clock:
 
     def target(self, tokens: int) -> float:
         """Seconds of a target pass over so many tokens."""
-        return float(np.interp(tokens, (1, 5, 9), self.passes)) + max(0, tokens - 9) * 0.4e-3
+        return float(np.interp(tokens, (1, 5, 9), PASSES)) + max(0, tokens - 9) * 0.4e-3
 
     def drafter(self, tokens: int) -> float:
         """Seconds of a drafter's pass over so many tokens."""
-        return self.step * (1.0 + 0.02 * tokens)
+        return STEP * (1.0 + 0.02 * tokens)
 
 
 class How(NamedTuple):
-    """A pass runs the `real` model or reads `memory`, and is `right` at a share of the positions."""
+    """A pass reads `memory`, and is `right` at a share of the positions."""
 
-    real: bool
     memory: Any
     right: float
 
@@ -104,24 +96,22 @@ class Passes:
         self, rows: Any, texts: Sequence[Sequence[int]], clock: Clock, price: Callable[[int], float], how: How
     ) -> None:
         self.runner, self.texts, self.clock, self.price = rows, texts, clock, price
-        self.model, self.how = rows.model, how
+        self.how = how
         self.vocabulary = int(rows.config.vocab_size)
 
     def __call__(self, input_ids: Any, *, logits_to_keep: int = 0, **named: Any) -> Any:
         """Logits, shape (rows, kept, vocabulary), as the model's own output."""
         began = perf_counter()
-        if self.how.real:
-            self.model(input_ids=input_ids, logits_to_keep=logits_to_keep, **named)
-        elif self.how.memory is not None:
+        if self.how.memory is not None:
             self.how.memory.sum()
         count, width = input_ids.shape
         first = self.runner.cache.plan.first
         logits = torch.zeros(count, logits_to_keep or width, self.vocabulary)
-        for i, row in enumerate(range(first, first + count)):
+        for i, at in enumerate(range(first, first + count)):
             self._lead(
                 logits[i],
-                self.texts[self.runner.request_ids[row]],
-                self.runner.cached_lengths[row] + width + 1,
+                self.texts[self.runner.request_ids[at]],
+                self.runner.cached_lengths[at] + width + 1,
             )
         self.clock.seconds += self.price(count * width)
         self.clock.inside += perf_counter() - began
@@ -159,16 +149,15 @@ def measured(setup: str, batch: int, args: dict[str, Any], decoder: Any, memory:
     team = decoder.loop.pool.drafters
     names = ["zoo:general"] if setup in ("none", "static-4") else list(DRAFTERS)
     target, rows = decoder.loop.target, (decoder.loop.target.runner, team["zoo:general"].runner)
-    models, clock = [r.model for r in rows], Clock(args["prices"])
+    models, clock = [r.model for r in rows], Clock()
     encoded = (decoder.encode(q.text) for q in spec_bench()[::5])
     texts = list(islice((ids for ids in encoded if NEW + 32 < len(ids) < 700), args["texts"]))
     looping.perf_counter = clock.mark  # type: ignore[attr-defined]
     calling.perf_counter = runner.perf_counter = clock.now  # type: ignore[attr-defined]
     whole, part = (memory, memory[: len(memory) // 8]) if args["passes"] == "cold" else (None, None)
-    real = args["passes"] == "real"
     try:
-        rows[0].model = Passes(rows[0], texts, clock, clock.target, How(real, whole, 1.0))
-        rows[1].model = Passes(rows[1], texts, clock, clock.drafter, How(real, part, 0.7))
+        rows[0].model = Passes(rows[0], texts, clock, clock.target, How(whole, 1.0))
+        rows[1].model = Passes(rows[1], texts, clock, clock.drafter, How(part, 0.7))
         mine = composed({name: team[name] for name in names}, parse_policy(setup))
         chosen_method = method(setup, list(mine))
         loop = Loop(target, mine, chosen_method.policy, chosen_method.recorder)
@@ -195,15 +184,14 @@ def child(args: dict[str, Any]) -> None:
 
 def table(runs: dict[str, list[dict[str, Any]]]) -> None:
     """One row per setup: the least time of each phase of each step, per request and round."""
-    print("| policy | batch |", *(f"{phase} |" for phase in (*PHASES, "outside", "share", "steps")))
-    print("|---" * (len(PHASES) + 5) + "|")
+    print(heading("policy", "batch", *PHASES, "outside", "share", "steps"))
     for name, mine in runs.items():
         least = np.min([run["steps"] for run in mine], axis=0)
         rounds, parts = least[:, -1].sum(), least[:, :-1].sum(0)
         wall = parts.sum() + mine[0]["seconds"]
-        cells = " | ".join(f"{1e6 * part / rounds:.0f}" for part in (*parts, parts.sum()))
+        cells = [f"{1e6 * part / rounds:.0f}" for part in (*parts, parts.sum())]
         policy, batch = name.rsplit(" ", 1)
-        print(f"| `{policy}` | {batch} | {cells} | {100 * parts.sum() / wall:.2f} % | {len(least)} |")
+        print(row(f"`{policy}`", batch, *cells, f"{100 * parts.sum() / wall:.2f} %", len(least)))
 
 
 def main() -> None:
@@ -212,8 +200,7 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, action="append", default=[], help="another checkout to compare")
     parser.add_argument("--setups", type=listed, default=list(SETUPS), help="policies")
     parser.add_argument("--batches", type=numbers, default=[1, 8])
-    parser.add_argument("--passes", choices=["cold", "warm", "real"], default="cold")
-    parser.add_argument("--prices", choices=list(SECONDS), default="eager", help="seconds of the passes")
+    parser.add_argument("--passes", choices=["cold", "warm"], default="cold")
     parser.add_argument("--texts", type=int, default=12, help="prompts")
     parser.add_argument("--repeats", type=int, default=3, help="processes per tree")
     parser.add_argument("--runs", type=int, default=3, help="runs in each process")
@@ -222,21 +209,11 @@ def main() -> None:
     runs: dict[Path, dict[str, list[dict[str, Any]]]] = {tree: {} for tree in trees}
     for _ in range(args["repeats"]):
         for tree in trees:
-            for name, run in _ran(tree, args):
+            for name, run in in_tree(tree, "studies/speed/overhead.py", args):
                 runs[tree].setdefault(name, []).append(run)
     for tree in trees:
-        print(f"\n{tree}: {args['passes']}, {args['prices']}\n")
+        print(f"\n{tree}: {args['passes']}\n")
         table(runs[tree])
-
-
-def _ran(tree: Path, args: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    study = tree.resolve() / "studies/speed/overhead.py"  # a tree's own, by its own names
-    code = f"import runpy; runpy.run_path({str(study)!r})['child']({args!r})"
-    path = f"{tree.resolve() / 'src'}:{tree.resolve()}"
-    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, check=True)
-    runs: list[tuple[str, dict[str, Any]]] = json.loads(ran.stdout.splitlines()[-1])
-    return runs
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Costs of rejections on a model whose state cannot rewind: tokens read again with a draft, or before it.
 
     python -m studies.speed.states
-    python -m studies.speed.states --kinds bamba --tokens 512 --policies auto --repeats 3
+    python -m studies.speed.states --tokens 512 --policies auto --repeats 3
     python -m studies.speed.states --priced --tokens 512 --policies auto --right 0.75,0.5,0.4,0
 
-A random hybrid of some 25 million parameters decodes its own text greedily. A drafter that costs next to
+A random Bamba of some 27 million parameters decodes its own text greedily. A drafter that costs next to
 nothing drafts that text; each of its tokens is right with a given chance, 0 for a hostile one. `most` is the
 number of tokens that may be read again together with a draft: with 0 they are read in a pass of their own
 before it, which is the plain alternative. Times are the processor's, the least of all repeats, in turn.
@@ -24,7 +24,7 @@ from random import Random
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, BambaConfig, Qwen3_5TextConfig
+from transformers import AutoModelForCausalLM, BambaConfig
 
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
@@ -37,6 +37,7 @@ from draftwise.models.runner.states import StateRunner
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from studies.common.command import command, listed, numbers, start
+from studies.common.tables import heading, row
 
 PAGE = "docs/explanation/states.md"
 SIZES: dict[str, Any] = {
@@ -48,18 +49,10 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
     "head_dim": 64,
     "pad_token_id": 0,
-}
-MAMBA: dict[str, Any] = {
     "attn_layer_indices": [3, 7],
     "mamba_n_heads": 12,
     "mamba_d_head": 64,
     "mamba_d_state": 64,
-}
-DELTA: dict[str, Any] = {f"linear_num_{what}_heads": 6 for what in ("key", "value")}
-DELTA |= {f"linear_{what}_head_dim": 64 for what in ("key", "value")}
-KINDS: dict[str, Any] = {
-    "bamba": lambda: BambaConfig(**SIZES, **MAMBA),
-    "qwen3_5": lambda: Qwen3_5TextConfig(**SIZES, **DELTA),
 }
 SMALL: dict[str, Any] = SIZES | {
     "vocab_size": 2048,
@@ -68,8 +61,6 @@ SMALL: dict[str, Any] = SIZES | {
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "head_dim": 16,
-}
-SMALL_MAMBA: dict[str, Any] = {
     "attn_layer_indices": [1],
     "mamba_n_heads": 8,
     "mamba_d_head": 16,
@@ -133,25 +124,24 @@ class Hint:
         return made
 
 
-def build(kind: str, *, small: bool = False) -> Any:
-    """The model, in float32; a small one of Bamba's kind in float64, so that no token depends on rounding."""
+def build(*, small: bool = False) -> Any:
+    """The model, in float32; a small one in float64, so that no token depends on rounding."""
     torch.manual_seed(0)
     maker: Any = AutoModelForCausalLM
-    config = BambaConfig(**SMALL, **SMALL_MAMBA) if small else KINDS[kind]()
-    made = maker.from_config(config).eval()
+    made = maker.from_config(BambaConfig(**SMALL if small else SIZES)).eval()
     return made.double() if small else made.float()
 
 
 class Bench:
     """A model, its own text, and what policies make of it."""
 
-    def __init__(self, kind: str, tokens: int, *, priced: bool) -> None:
-        self.model, self.tokens = build(kind, small=priced), tokens
+    def __init__(self, tokens: int, *, priced: bool) -> None:
+        self.model, self.tokens = build(small=priced), tokens
         self.target, self.clock = HFTarget(self.model), Priced(self.model) if priced else None
         self.prompt = [Random(2).randrange(1, self.model.config.vocab_size) for _ in range(16)]
         self.truth = self.run("none", None, 8)[1]
 
-    def run(self, policy: str, drafter: Any, most: int) -> tuple[float, list[int], str]:
+    def run(self, policy: str, drafter: Any, most: int) -> tuple[float, list[int], tuple[str, ...]]:
         """Seconds after the prompt's pass, the text, and what was counted."""
         rows = self.target.runner
         assert isinstance(rows, StateRunner)
@@ -169,7 +159,7 @@ class Bench:
             seconds = sum(one.seconds.total for one in rounds[1:])
         drafts = sum(one.drafted > 0 for one in rounds)
         n = len(rounds)
-        return seconds, text, f"{len(text) / n:.2f} | {drafts} of {n} | {rows.reread / n:.2f}"
+        return seconds, text, (f"{len(text) / n:.2f}", f"{drafts} of {n}", f"{rows.reread / n:.2f}")
 
 
 def settings(
@@ -185,10 +175,9 @@ def settings(
     return runs
 
 
-def main() -> int:
+def main() -> None:
     """Time every setting in turn, and print a table."""
     parser = command(__doc__, PAGE)
-    parser.add_argument("--kinds", type=listed, default=list(KINDS), help="models")
     parser.add_argument("--tokens", type=int, default=96, help="tokens of a text")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each setting")
     parser.add_argument("--most", type=numbers, default=[0, 4, 8, 16], help="tokens read again with a draft")
@@ -199,25 +188,22 @@ def main() -> int:
     warnings.simplefilter("ignore", DraftwiseWarning)
     torch.set_num_threads(1)
     asked = settings(args.policies, args.most, args.right)
-    for kind in ["bamba"] if args.priced else args.kinds:
-        bench = Bench(kind, args.tokens, priced=args.priced)
-        least, notes = dict.fromkeys(asked, float("inf")), dict[Any, str]()
-        for _ in range(1 if args.priced else args.repeats):
-            for one in asked:
-                policy, right, most = one
-                drafter = Hint(bench.truth, right) if policy != "none" else None
-                seconds, text, notes[one] = bench.run(policy, drafter, most)
-                assert text == bench.truth, one
-                least[one] = min(least[one], seconds)
-        plain, size = least[asked[0]], sum(p.numel() for p in bench.model.parameters()) / 1e6
-        print(f"\n{kind}, {size:.1f}M parameters, {1e3 * plain / (args.tokens - 1):.1f} ms a plain token")
-        print("| policy | right | most | tokens a round | rounds with a draft | read again a round | speed |")
-        print("|---|---|---|---|---|---|---|")
+    bench, least = Bench(args.tokens, priced=args.priced), dict.fromkeys(asked, float("inf"))
+    notes: dict[Any, tuple[str, ...]] = {}
+    for _ in range(1 if args.priced else args.repeats):
         for one in asked:
             policy, right, most = one
-            speed = plain / least[one]
-            print(f"| `{policy}` | {right:g} | {most} | {notes[one]} | {speed:.3f} |", flush=True)
-    return 0
+            drafter = Hint(bench.truth, right) if policy != "none" else None
+            seconds, text, notes[one] = bench.run(policy, drafter, most)
+            assert text == bench.truth, one
+            least[one] = min(least[one], seconds)
+    plain, size = least[asked[0]], sum(p.numel() for p in bench.model.parameters()) / 1e6
+    print(f"{size:.1f}M parameters, {1e3 * plain / (args.tokens - 1):.1f} ms a plain token")
+    titles = "tokens a round", "rounds with a draft", "read again a round", "speed"
+    print(heading("policy", "right", "most", *titles))
+    for (policy, right, most), seconds in least.items():
+        cells = *notes[policy, right, most], f"{plain / seconds:.3f}"
+        print(row(f"`{policy}`", f"{right:g}", most, *cells))
 
 
 if __name__ == "__main__":

@@ -28,8 +28,10 @@ from draftwise.measure.trace import Costs, read_costs
 from draftwise.measure.trace.replay import PricedClock
 from draftwise.policies.catalogue import method
 from studies.common.command import command, listed, numbers, start
+from studies.common.tables import Real, cell, heading, middle, resampled, row
 
 PAGE = "docs/explanation/auto-measured.md"
+TARGET = "zoo:smollm2"
 
 
 class Text(NamedTuple):
@@ -91,11 +93,8 @@ class PricedPool(DrafterPool):
 
 def play(args: Any, policy: str, costs: Costs) -> list[Text]:
     """Decode all prompts one after the other."""
-    head = args.head
-    names = [head, *args.beside]
-    decoder = Decoder.from_pretrained(
-        args.target, drafters=names, dtype="float32", policy="none", compile="off"
-    )
+    names = [args.head, *args.beside]
+    decoder = Decoder.from_pretrained(TARGET, drafters=names, dtype="float32", policy="none", compile="off")
     chosen = method(policy, names)
     drafters = dict(decoder.loop.pool.drafters)
     pool = PricedPool(drafters, vocab_size=decoder.loop.target.vocab_size)
@@ -112,22 +111,16 @@ def play(args: Any, policy: str, costs: Costs) -> list[Text]:
     return texts
 
 
-def interval(some: Sequence[Text], other: Sequence[Text]) -> str:
-    """The ratio of two speeds, and its middle 95 % over resampled prompts."""
-    rng, n = np.random.default_rng(0), len(some)
-    a, b = (np.array([(text.tokens, text.seconds) for text in texts]) for texts in (some, other))
-    ratios = []
-    for pick in [np.arange(n), *rng.integers(0, n, (2000, n))]:
-        (x, s), (y, t) = a[pick].sum(0), b[pick].sum(0)
-        ratios.append(x / s * t / y)
-    low, high = np.quantile(ratios[1:], (0.025, 0.975))
-    return f"{ratios[0]:.3f} ({low:.3f} to {high:.3f})"
+def speeds(texts: Sequence[Text]) -> Real:
+    """Tokens per second of all prompts together, then of each bootstrap sample of them."""
+    figures = np.array([(text.tokens, text.seconds) for text in texts])
+    tokens, total = np.vstack([figures.sum(0), resampled(len(texts)) @ figures]).T
+    return np.asarray(tokens / total)
 
 
 def main() -> None:
     """Count all fixed settings and let `auto` play at all prices, then print a table."""
     parser = command(__doc__, PAGE)
-    parser.add_argument("--target", default="zoo:smollm2")
     parser.add_argument("--head", default="eagle:zoo:smollm2-eagle3")
     parser.add_argument("--beside", type=listed, default=[], help="further drafters of `auto`")
     parser.add_argument("--costs", type=listed, required=True, help="files or names of profiles")
@@ -137,28 +130,21 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     args = parser.parse_args()
     tables, head = [read_costs(name) for name in args.costs], args.head
-    print("| draft | nodes a round | tokens a round |", *(f"{name} |" for name in args.costs))
-    print("|---" * (3 + len(tables)) + "|")
+    print(heading("draft", "nodes a round", "tokens a round", *args.costs))
     for length, width in ((length, width) for width in args.widths for length in args.lengths):
         name = head if width == 1 else f"{head}?width={width}"
         one = type(args)(**vars(args) | {"head": name, "beside": []})
         texts = play(one, f"static?length={length}", tables[0])
-        rounds = [row for text in texts for row in text.rounds]
-        nodes, tokens = fmean(row[0] for row in rounds), fmean(row[2] for row in rounds)
+        rounds = [one for text in texts for one in text.rounds]
+        nodes, tokens = fmean(one[0] for one in rounds), fmean(one[2] for one in rounds)
         written = sum(text.tokens for text in texts)
         spent = [sum(text.priced(costs, head) for text in texts) for costs in tables]
         cells = [f"{written / s * costs.target(1):.3f}" for s, costs in zip(spent, tables, strict=True)]
-        print(
-            f"| {length} deep, {width} wide | {nodes:.1f} | {tokens:.3f} |",
-            " | ".join(cells),
-            "|",
-            flush=True,
-        )
+        print(row(f"{length} deep, {width} wide", f"{nodes:.1f}", f"{tokens:.3f}", *cells), flush=True)
     for name, costs in zip(args.costs, tables, strict=True):
-        chains, trees = (play(args, policy, costs) for policy in ("auto?width=1", "auto"))
-        speeds = [sum(t.tokens for t in one) / sum(t.seconds for t in one) for one in (chains, trees)]
-        less, more = (f"{speed * costs.target(1):.3f}" for speed in speeds)
-        gain = interval(trees, chains)
+        chains, trees = (speeds(play(args, policy, costs)) for policy in ("auto?width=1", "auto"))
+        less, more = (f"{speed[0] * costs.target(1):.3f}" for speed in (chains, trees))
+        gain = cell((trees / chains)[0], *middle((trees / chains)[1:]))
         print(f"{name}: auto {less} of plain without trees, {more} with, {gain}", flush=True)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from draftwise.core.arms import NEVER
 from draftwise.core.outcomes import Grade
 from draftwise.policies.recorders.cursors import FORMS, Cursor, window
-from studies.common.command import pictures, start
+from studies.common.command import add_pictures, command, start
 from studies.theory.enumeration import (
     Chain,
     Distribution,
@@ -178,22 +178,10 @@ def draw(path: Path) -> None:
 
     figure, (left, right) = panels(2)
     lengths = range(1, 11)
-    distributions = [clustered(length) for length in lengths]
-    left.plot(lengths, [chunk(*distribution) for distribution in distributions], label="truth")
-    left.plot(
-        lengths,
-        [windows(*distribution, "rb")[0] for distribution in distributions],
-        "o",
-        ms=4,
-        label="rb, ratio: mean",
-    )
-    left.plot(
-        lengths,
-        [windows(*distribution, "product")[0] for distribution in distributions],
-        "s-",
-        ms=4,
-        label="product: mean",
-    )
+    pairs = [clustered(length) for length in lengths]
+    left.plot(lengths, [chunk(*pair) for pair in pairs], label="truth")
+    for form, line, label in (("rb", "o", "rb, ratio: mean"), ("product", "s-", "product: mean")):
+        left.plot(lengths, [windows(*pair, form)[0] for pair in pairs], line, ms=4, label=label)
     left.set(title="Clustered agreement", xlabel="draft length", ylabel="tokens per round")
     left.legend()
     p, kinds, played = example()
@@ -211,8 +199,11 @@ def draw(path: Path) -> None:
     save(figure, path)
 
 
-def main() -> int:
-    folder = pictures(__doc__, PAGE)
+def main() -> None:
+    """Print the figures and draw the picture."""
+    parser = command(__doc__, PAGE)
+    add_pictures(parser)
+    folder = parser.parse_args().pictures
     p, kinds, played = example()
     for name, drafter in kinds.items():
         print(f"\n{name}: truth {chunk(p, drafter):.4f}")
@@ -222,23 +213,17 @@ def main() -> int:
         print("  rounds of six tokens:", ", ".join(f"{form} {mean:.4f}" for form, mean in whole))
     print("\nclustered agreement: length, truth, rb, product")
     for length in (2, 5, 10):
-        distribution, drafter = clustered(length)
-        values = (
-            chunk(distribution, drafter),
-            windows(distribution, drafter, "rb")[0],
-            windows(distribution, drafter, "product")[0],
+        pair = clustered(length)
+        print(
+            length, f"{chunk(*pair):.4f}", *(f"{windows(*pair, form)[0]:.4f}" for form in ("rb", "product"))
         )
-        print(length, *(f"{v:.4f}" for v in values))
     distribution, steady, starter = locked()
     print("\ntruth: steady", chunk(distribution, steady), "starter", chunk(distribution, starter))
     for name, writer in (("steady", steady), ("starter", starter)):
         for weigh in (False, True):
-            pair = [
-                seen(distribution, drafter, writer, "rb", weigh=weigh)[0] for drafter in (steady, starter)
-            ]
-            print(f"{name} plays, {'weighted' if weigh else 'cut off'}: {pair[0]:.4f} {pair[1]:.4f}")
+            means = (seen(distribution, one, writer, "rb", weigh=weigh)[0] for one in (steady, starter))
+            print(f"{name} plays, {'weighted' if weigh else 'cut off'}:", *(f"{x:.4f}" for x in means))
     draw(folder / "estimators.svg")
-    return 0
 
 
 if __name__ == "__main__":

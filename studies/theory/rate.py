@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.common.command import pictures, start
+from studies.common.command import add_pictures, command, start
 from studies.common.plot import panels, save
 
 PAGE = "docs/explanation/auto.md"
@@ -135,7 +135,9 @@ def draw(marks: Sequence[int], curves: Mapping[str, Vector], gaps: Sequence[floa
 
 def main() -> None:
     """Print the losses and draw the picture."""
-    folder, marks = pictures(__doc__, PAGE), [2**k for k in range(6, 15)]
+    parser = command(__doc__, PAGE)
+    add_pictures(parser)
+    folder, marks = parser.parse_args().pictures, [2**k for k in range(6, 15)]
     tokens, seconds = rounds(CLEAR, 1 << 18, 1)
     highest = float((tokens.mean(0) / seconds).max())
     ways: dict[str, tuple[Rate | float, int]] = {

@@ -33,8 +33,7 @@ TREE = Draft((4, 1, 0), (-1, -1, 0))
 
 
 def request(**settings: Any) -> Request:
-    made = Request(0, [*PROMPT, *SAID], len(PROMPT), Sampling(**settings), Random(5), Random(6))
-    return made
+    return Request(0, [*PROMPT, *SAID], len(PROMPT), Sampling(**settings), Random(5), Random(6))
 
 
 def scores(draft: Draft, **settings: Any) -> SampledScores:
@@ -84,17 +83,20 @@ SETTINGS: list[dict[str, Any]] = [
     {"temperature": 1.4, "repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2},
 ]
 HISTORIES = {-1: [], 0: [4], 1: [4, 0], 2: [4, 0, 2]}
+BRANCHES = {-1: [], 0: [4], 1: [1], 2: [4, 0]}
 
 
+@pytest.mark.parametrize("draft", [CHAIN, TREE], ids=["chain", "tree"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_the_law_after_each_node(settings: dict[str, Any]) -> None:
-    made = scores(CHAIN, **settings)
-    for node, drafted in HISTORIES.items():
+def test_the_law_after_each_node(settings: dict[str, Any], draft: Draft) -> None:
+    """By the history of that node, in a tree too."""
+    made = scores(draft, **settings)
+    for node, drafted in (HISTORIES if draft is CHAIN else BRANCHES).items():
         wanted = shaped(LOGITS[node + 1].numpy(), [*PROMPT, *SAID, *drafted], **settings)
         found = made.distributions([node])
         assert found is not None and found[0].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
         assert [made.chance(node, t) for t in range(6)] == pytest.approx(wanted.tolist(), abs=1e-6)
-    for node, (token, above) in enumerate(zip(CHAIN.tokens, CHAIN.parents, strict=True)):
+    for node, (token, above) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
         assert made.prob(node) == pytest.approx(made.chance(above, token))
 
 
@@ -104,15 +106,6 @@ def test_without_settings_no_processor_is_made() -> None:
     assert len(warpers(Sampling())) == 0, "greedy decoding shapes nothing"
     both = Chain.of(request(temperature=0.0, presence_penalty=0.1, repetition_penalty=1.1))
     assert (len(both.historic), len(both.warpers)) == (2, 0)
-
-
-def test_a_tree_has_its_own_history_at_each_node() -> None:
-    settings = {"temperature": 1.0, "frequency_penalty": 0.5}
-    made = scores(TREE, **settings)
-    for node, drafted in {-1: [], 0: [4], 1: [1], 2: [4, 0]}.items():
-        wanted = shaped(LOGITS[node + 1].numpy(), [*PROMPT, *SAID, *drafted], **settings)
-        found = made.distributions([node])
-        assert found is not None and found[0].tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("settings", [SETTINGS[0], SETTINGS[-1]], ids=str)

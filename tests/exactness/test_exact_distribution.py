@@ -55,6 +55,16 @@ SETTINGS = {
 }
 
 
+def known(settings: str) -> dict[tuple[int, ...], float]:
+    """The exact distribution of texts."""
+    return exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
+
+
+def check(loop: Loop, settings: str = "plain", *, batch: int = 1) -> None:
+    """Assert that a loop's texts have it."""
+    check_distribution(loop, PROMPT, SETTINGS[settings], N, known(settings), batch=batch)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def datastore(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A datastore of random digits, each a token: it always finds something, and is wrong as often as not."""
@@ -92,24 +102,14 @@ def loop(team: Mapping[str, Drafter], arms: Sequence[Arm], learner: Any = Fixed,
     return Loop(SimTarget(markov(P), V), team, policy, Bandit(reward("accepted"), 5), seed=seed)
 
 
-def test_the_test_itself_passes_the_target_alone() -> None:
-    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
-    assert sum(distribution.values()) == pytest.approx(1.0)
-    check_distribution(loop({}, [Arm("none", 0)]), PROMPT, SETTINGS["plain"], N, distribution)
-
-
 @pytest.mark.parametrize(("name", "settings"), some(product(NAMES, SETTINGS), 5))
 def test_every_drafter_keeps_the_distribution(name: str, settings: str) -> None:
-    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS[settings])
-    check_distribution(loop(drafters(), [Arm(name, 3)]), PROMPT, SETTINGS[settings], N, distribution)
+    check(loop(drafters(), [Arm(name, 3)]), settings)
 
 
 @pytest.mark.parametrize(("name", "rule"), some(product(["good", "bad", "picked"], RULES), 3))
 def test_stopping_early_keeps_the_distribution(name: str, rule: Stop) -> None:
-    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
-    check_distribution(
-        loop(drafters(), [Arm(name, 4, stop=rule)]), PROMPT, SETTINGS["plain"], N, distribution
-    )
+    check(loop(drafters(), [Arm(name, 4, stop=rule)]))
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,12 @@ def test_stopping_early_keeps_the_distribution(name: str, rule: Stop) -> None:
 )
 @pytest.mark.parametrize("batch", [1, 5])
 def test_switching_keeps_the_distribution(policy: str, batch: int) -> None:
-    loop = loop_with(SimTarget(markov(P), V), drafters(), policy)
-    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["penalties"])
-    check_distribution(loop, PROMPT, SETTINGS["penalties"], N, distribution, batch=batch)
+    check(loop_with(SimTarget(markov(P), V), drafters(), policy), "penalties", batch=batch)
 
 
 def test_choosing_by_what_was_accepted_keeps_the_distribution() -> None:
-    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
     arms = [Arm("good", 3), Arm("bad", 3), Arm("picked-bad", 2), Arm("none", 0)]
-    check_distribution(loop(drafters(), arms, Uniform), PROMPT, SETTINGS["plain"], N, distribution, batch=3)
+    check(loop(drafters(), arms, Uniform), batch=3)
 
 
 # -- what must not be done, and is caught ---------------------------------------------------------------
@@ -181,9 +178,8 @@ class OtherTemperature(Unsafe):
 
 @pytest.mark.parametrize("kind", [DropsUnlikely, PickedAsSampled, BestOfTwo, OtherTemperature])
 def test_every_unsafe_variant_is_caught(kind: type[Unsafe]) -> None:
-    distribution = exact(markov(P), PROMPT, V, LENGTH, SETTINGS["plain"])
     counts = sample(loop({"unsafe": kind(markov(GOOD))}, [Arm("unsafe", 3)]), PROMPT, SETTINGS["plain"], N)
-    assert p_value(counts, distribution) < 1e-6
+    assert p_value(counts, known("plain")) < 1e-6
 
 
 # -- greedy, and the seed ---------------------------------------------------------------------------------

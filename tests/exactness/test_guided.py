@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from dataclasses import replace
 from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,10 +19,11 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.targets.hf import HFTarget
-from draftwise.testing import p_value
 from tests.core.turns import Stateless, loop_with, watch_passes
+from tests.distributions import exact, p_value, sample_each
 from tests.drafters.neural import test_eagle as eagles
 from tests.effort import drawn
+from tests.exactness.test_exact_hf import distribution_of
 from tests.tiny import VOCAB, model, own_text, random_texts
 
 FREE = ((3, 4, 5, 6), (7,), (8,), (9, 10), (3, 11, 12))  # the tokens allowed at each place, in turn
@@ -159,37 +161,17 @@ def test_a_drafter_reads_what_must_follow_together_with_the_rest() -> None:
 def test_the_law_is_the_targets(kind: Any, names: list[str]) -> None:
     made, (prompt,) = model("llama", scale=2.0), random_texts((7,))
     loop = looped(made, "random?arms=drafters*lengths&lengths=0,1,3", names)
-    cycle = ((3, 4, 5), (7,), (9, 10, 11))
-    n, found = drawn(900), dict[tuple[int, ...], int]()
-    for _ in range(n // 6):
-        settings = [
-            Sampling(max_new_tokens=3, temperature=1.0, top_k=2, processors=(kind(cycle),)) for _ in range(6)
-        ]
-        requests = [loop.add(prompt, one) for one in settings]
-        while loop.open:
-            loop.step()
-        for request in requests:
-            text = tuple(request.tokens[7:])
-            found[text] = found.get(text, 0) + 1
-    assert not any(loop.faults.values())
-    assert p_value(found, law(made, prompt, cycle)) > 1e-4
+    cycle, raw = ((3, 4, 5), (7,), (9, 10, 11)), distribution_of(made)
 
+    def allowed(history: Sequence[int]) -> Any:
+        logits, free = np.full(VOCAB, -inf), list(cycle[len(history) - len(prompt)])
+        logits[free] = raw(history)[free]
+        return logits
 
-def law(made: Any, prompt: list[int], cycle: Any) -> dict[tuple[int, ...], float]:
-    """The exact law under the processor and top-k 2."""
-    found: dict[tuple[int, ...], float] = {}
-    for text in product(*cycle):
-        chance = 1.0
-        for place, token in enumerate(text):
-            with torch.inference_mode():
-                row = made(torch.tensor([[*prompt, *text[:place]]])).logits[0, -1]
-            free = list(cycle[place])
-            best = row[free].topk(min(2, len(free)))
-            kept = {free[i]: float(p) for i, p in zip(best.indices, best.values.softmax(-1), strict=True)}
-            chance *= kept.get(token, 0.0)
-        if chance:
-            found[text] = chance
-    return found
+    sampling = Sampling(max_new_tokens=3, temperature=1.0, top_k=2)
+    each = [replace(sampling, processors=(kind(cycle),)) for _ in range(drawn(900))]
+    found = sample_each(loop, prompt, each, batch=6)
+    assert p_value(found, exact(allowed, prompt, VOCAB, 3, sampling)) > 1e-4
 
 
 def test_text_without_processors_is_as_before() -> None:

@@ -30,18 +30,8 @@ def test_a_head_is_trained_two_steps_from_parts_and_delivered_in_parts(world: Pa
     """The texts with it are the target's; the same command finds the training finished."""
     prompts = write_prompts(tmp_path / "prompts.jsonl", 16)
     study.split([(prompts, "prompts.jsonl")], tmp_path / "sent", 1000)
-    changes = {
-        "target": str(world / "target"),
-        "minutes": 0.0,
-        "steps": 2,
-        "held_out": 4,
-        "drafted": 12,
-        "max_new_tokens": 8,
-        "together": 8,
-        "context": 0,
-        "batch": 4,
-        "depth": 2,
-    }
+    changes = {"target": str(world / "target"), "minutes": 0.0, "steps": 2, "held_out": 4, "drafted": 12}
+    changes |= {"max_new_tokens": 8, "together": 8, "context": 0, "batch": 4, "depth": 2}
     for _ in range(2):
         study.train(tmp_path / "sent", tmp_path / "out", 1.0, changes)
     assert json.loads((tmp_path / "out" / "results.json").read_text())["steps"] == 2
@@ -55,7 +45,7 @@ def test_a_head_is_trained_two_steps_from_parts_and_delivered_in_parts(world: Pa
 
 
 def test_a_training_that_ends_early_leaves_its_checkpoint(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     head = tmp_path / "head" / "training" / "step-000002"
     head.mkdir(parents=True)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import nan
 from typing import Any
 
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.outcomes import Grade
 from draftwise.core.request import Request
-from draftwise.core.roles import GradeJob
 from draftwise.testing import SimDrafter, shape, softmax
 from draftwise.testing.suites.suite import VOCABULARY, second_order
+
+BROKEN: list[Any] = []
+TEXT = "greedy_text_is_the_targets_own"
+JOIN = "requests_that_join_and_leave_get_their_own_text"
+WINDOW = "text_up_to_the_end_of_the_window_is_the_targets_own"
+TURNS = "a_text_that_goes_on_after_its_end_is_the_targets_own"
+SAMPLED = "sampled_text_has_the_targets_distribution"
+FAULTS = "faults_cost_no_text"
+LEFT = "requests_are_left_as_they_are"
+FRESH = "drafts_after_rejections_are_those_of_a_fresh_drafter"
+PICKED = "jobs_for_picked_tokens_get_no_drawn_ones"
+UNSEEN = "a_request_that_it_never_saw_can_be_closed"
+GRADES = "grades_are_what_its_distributions_say"
 
 
 class Sound(SimDrafter):
@@ -26,22 +39,134 @@ class Sound(SimDrafter):
         super().__init__(second_order(seed=8))
 
 
-def fails(*checks: str) -> Any:
+def fails(*checks: str, into: list[Any] = BROKEN) -> Any:
     """Names what must fail, without its `test_`."""
 
-    def mark(kind: type) -> type:
-        kind.fails = frozenset(f"test_{check}" for check in checks)  # type: ignore[attr-defined]
+    def mark(kind: Any) -> Any:
+        kind.fails = frozenset(f"test_{check}" for check in checks)
+        into.append(kind)
         return kind
 
     return mark
 
 
-@fails(
-    "it_has_every_method_of_the_role",
-    "a_request_that_it_never_saw_can_be_closed",
-    "jobs_for_picked_tokens_get_no_drawn_ones",  # two that close their requests
-    "drafts_after_rejections_are_those_of_a_fresh_drafter",
+def broken(
+    name: str, *checks: str, base: type = Sound, into: list[Any] = BROKEN, **methods: Callable[..., Any]
+) -> None:
+    """Add a kind with these methods, which are given those of the sound one."""
+
+    def method(of: str, function: Callable[..., Any]) -> Any:
+        return lambda self, *given: function(partial(getattr(base, of), self), *given)
+
+    body = {of: method(of, function) for of, function in methods.items()}
+    fails(*checks, into=into)(type(name, (base,), body))
+
+
+def each(change: Callable[[Draft], Any]) -> Callable[..., Any]:
+    """A change of each draft."""
+    return lambda sound, jobs: [change(draft) for draft in sound(jobs)]
+
+
+def each_job(change: Callable[[Job], Job]) -> Callable[..., Any]:
+    """A change of what each draft is made for."""
+    return lambda sound, jobs: sound([change(job) for job in jobs])
+
+
+def each_grade(change: Callable[[Grade], Grade]) -> Callable[..., Any]:
+    """A change of each grade."""
+    return lambda sound, jobs: [[change(grade) for grade in grades] for grades in sound(jobs)]
+
+
+def misplaced(sound: Any, jobs: Sequence[Job]) -> Any:
+    """Drafts of three requests, two of them exchanged."""
+    if len(jobs) == 3:
+        jobs = [replace(jobs[i], request=jobs[j].request) for i, j in enumerate((0, 2, 1))]
+    return sound(jobs)
+
+
+LOTS = random.Random(5)
+broken(
+    "Raises",
+    "no_call_raises",
+    draft=lambda sound, jobs: sound(jobs) if all(len(j.request.tokens) % 11 != 10 for j in jobs) else 1 / 0,
 )
+broken(
+    "HintsNothing",
+    "hints_are_finite_numbers",
+    hint=lambda sound, request: nan if request.position == 7 else 1.0,
+)
+broken(
+    "LeavesOutTheLast",
+    "every_job_gets_a_draft",
+    draft=lambda sound, jobs: sound(jobs)[: 1 + len(jobs) // 2],
+)
+broken("DraftsNoDraft", "every_job_gets_a_draft", draft=each(lambda d: d if d.tokens[0] != 2 else None))
+broken("DraftsInItsOwnOrder", "the_order_of_jobs_does_not_matter", draft=misplaced)
+broken(
+    "TooLong",
+    "drafts_are_no_longer_than_asked",
+    draft=each_job(lambda job: replace(job, length=6, width=1) if job.length == 5 else job),
+)
+broken(
+    "OutsideTheVocabulary",
+    "drafted_tokens_are_ids_of_the_vocabulary",
+    draft=each(lambda d: Draft.chain([VOCABULARY]) if len(d.tokens) == 1 and d.dist is None else d),
+)
+broken(
+    "ParentsAhead",
+    "parents_come_before_their_children",
+    draft=each(lambda d: replace(d, parents=tuple(range(len(d.tokens)))) if d.dist is None else d),
+)
+broken(
+    "ProbabilityOfTheLikeliest",
+    "probabilities_belong_to_their_distributions",
+    draft=each(
+        lambda d: (
+            replace(d, probs=tuple(float(q.max()) for q in d.dist))
+            if d.dist is not None and len(d.tokens) > 3
+            else d
+        )
+    ),
+)
+broken(  # draws with a generator of the whole program
+    "DrawsElsewhere",
+    "the_same_seed_gives_the_same_drafts",
+    draft=each_job(lambda job: replace(job, request=replace(job.request, rng=LOTS))),
+)
+broken("AlwaysDraws", PICKED, draft=each_job(lambda job: replace(job, deterministic=False)))
+broken(
+    "SureBeyondMeasure",
+    "signals_are_probabilities_and_an_entropy",
+    draft=each(lambda d: replace(d, signals=tuple(replace(s, chosen=1.5) for s in d.signals))),
+)
+broken(
+    "NeverStops",
+    "drafts_end_where_a_stop_rule_fires",
+    draft=each_job(lambda j: Job(j.request, j.length, rows=j.rows, deterministic=j.deterministic)),
+)
+broken(
+    "RowsOfProbabilities",
+    "rows_are_the_logits_of_the_drafted_tokens",
+    draft=each(lambda d: replace(d, rows=d.dist if d.rows is not None else None)),
+)
+broken("DrawsInHint", LEFT, hint=lambda sound, request: request.rng.random())
+broken("NeverDrafts", "drafts_are_accepted_and_rejected", draft=each(lambda d: Draft()))
+broken("FlattersItself", GRADES, grade=each_grade(lambda g: replace(g, accept=g.accept**0.5)))
+broken("OverlapsTooMuch", GRADES, grade=each_grade(lambda g: replace(g, overlap=min(1.0, g.overlap + 0.1))))
+broken(
+    "GradesTooFew",
+    GRADES,
+    "grades_have_the_signals_that_are_asked_for",
+    grade=lambda sound, jobs: [grades[1:] for grades in sound(jobs)],
+)
+broken(
+    "GradesWithoutSignals",
+    "grades_have_the_signals_that_are_asked_for",
+    grade=each_grade(lambda g: replace(g, signals=None)),
+)
+
+
+@fails("it_has_every_method_of_the_role", UNSEEN, PICKED, FRESH)  # the last two close their requests
 class NoClose:
     """Lacks a method."""
 
@@ -50,79 +175,7 @@ class NoClose:
         self.hint, self.draft, self.observe, self.grade = sound.hint, sound.draft, sound.observe, sound.grade
 
 
-@fails("no_call_raises")
-class Raises(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        if any(len(job.request.tokens) % 11 == 10 for job in jobs):
-            raise IndexError("list index out of range")
-        return super().draft(jobs)
-
-
-@fails("hints_are_finite_numbers")
-class HintsNothing(Sound):
-    def hint(self, request: Request) -> float:
-        return nan if request.position == 7 else 1.0
-
-
-@fails("every_job_gets_a_draft")
-class LeavesOutTheLast(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return super().draft(jobs)[: 1 + len(jobs) // 2]
-
-
-@fails("every_job_gets_a_draft")
-class DraftsNoDraft(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        none: Any = None
-        return [draft if draft.tokens[0] != 2 else none for draft in super().draft(jobs)]
-
-
-@fails("the_order_of_jobs_does_not_matter")
-class DraftsInItsOwnOrder(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        if len(jobs) == 3:
-            jobs = [replace(jobs[i], request=jobs[j].request) for i, j in enumerate((0, 2, 1))]
-        return super().draft(jobs)
-
-
-@fails("drafts_are_no_longer_than_asked")
-class TooLong(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        longer = [replace(job, length=6, width=1) if job.length == 5 else job for job in jobs]
-        return super().draft(longer)
-
-
-@fails("drafted_tokens_are_ids_of_the_vocabulary")
-class OutsideTheVocabulary(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return [Draft.chain([VOCABULARY]) if job.length == 1 else self._chain(job) for job in jobs]
-
-
-@fails("parents_come_before_their_children")
-class ParentsAhead(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return [
-            replace(d, parents=tuple(range(len(d.tokens)))) if d.dist is None else d
-            for d in super().draft(jobs)
-        ]
-
-
-@fails("probabilities_belong_to_their_distributions")
-class ProbabilityOfTheLikeliest(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return [
-            replace(d, probs=tuple(float(q.max()) for q in d.dist))
-            if d.dist is not None and len(d.tokens) > 3
-            else d
-            for d in super().draft(jobs)
-        ]
-
-
-@fails(
-    "tokens_are_drawn_from_the_distributions_they_come_with",
-    "sampled_text_has_the_targets_distribution",
-    "sampled_text_in_batches_has_the_targets_distribution",
-)
+@fails("tokens_are_drawn_from_the_distributions_they_come_with", SAMPLED)
 class PickedAsDrawn(Sound):
     """Declares its most likely token as a draw."""
 
@@ -142,56 +195,14 @@ class PickedAsDrawn(Sound):
         return made
 
 
-LOTS = random.Random(5)
-
-
-@fails("the_same_seed_gives_the_same_drafts")
-class DrawsElsewhere(Sound):
-    """Draws with a generator of the whole program."""
-
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return super().draft([replace(job, request=replace(job.request, rng=LOTS)) for job in jobs])
-
-
-@fails("jobs_for_picked_tokens_get_no_drawn_ones")
-class AlwaysDraws(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return super().draft([replace(job, deterministic=False) for job in jobs])
-
-
-@fails("signals_are_probabilities_and_an_entropy")
-class SureBeyondMeasure(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return [
-            replace(d, signals=tuple(replace(s, chosen=1.5) for s in d.signals)) for d in super().draft(jobs)
-        ]
-
-
-@fails("drafts_end_where_a_stop_rule_fires")
-class NeverStops(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return super().draft(
-            [Job(j.request, j.length, rows=j.rows, deterministic=j.deterministic) for j in jobs]
-        )
-
-
-@fails("rows_are_the_logits_of_the_drafted_tokens")
-class RowsOfProbabilities(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return [replace(d, rows=d.dist if d.rows is not None else None) for d in super().draft(jobs)]
-
-
-@fails("requests_are_left_as_they_are")
-class DrawsInHint(Sound):
-    def hint(self, request: Request) -> float:
-        return request.rng.random()
-
-
 class Meddles(Sound):
     """Changes the text it is shown, now and then."""
 
+    together = False
+
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         made = super().draft(jobs)
+        self.together |= len(jobs) > 1
         for job in jobs:
             if self.meddles(job.request, len(jobs)):
                 job.request.tokens[-1] = (job.request.tokens[-1] + 1) % VOCABULARY
@@ -201,26 +212,16 @@ class Meddles(Sound):
         raise NotImplementedError
 
 
-ALONE = "greedy_text_is_the_targets_own"
-BATCH = "greedy_text_in_a_batch_is_the_targets_own"
-JOIN = "requests_that_join_and_leave_get_their_own_text"
-WINDOW = "text_up_to_the_end_of_the_window_is_the_targets_own"
-LEFT = "requests_are_left_as_they_are"
-
-
-@fails(LEFT, ALONE)
+@fails(LEFT, TEXT)
 class MeddlesAlone(Meddles):
     """Only where a text is decoded by itself from beginning to end."""
 
-    together = False
-
     def meddles(self, request: Request, batch: int) -> bool:
-        self.together |= batch > 1
         ends = request.sampling.max_new_tokens
         return not self.together and ends == 40 and request.id == 3 and request.position > 30
 
 
-@fails(LEFT, BATCH, JOIN, "faults_cost_no_text")
+@fails(LEFT, TEXT, JOIN, FAULTS)
 class MeddlesInBatches(Meddles):
     def meddles(self, request: Request, batch: int) -> bool:
         return batch > 1 and request.sampling.greedy and request.position == 3
@@ -238,42 +239,37 @@ class MeddlesAtTheEnd(Meddles):
         return request.sampling.max_new_tokens == 9
 
 
-@fails("a_text_that_goes_on_after_its_end_is_the_targets_own")
+@fails(TURNS)
 class MeddlesWithLaterTurns(Meddles):
     def meddles(self, request: Request, batch: int) -> bool:
         return request.prompt_length > 12
 
 
+@fails(SAMPLED)
 class CopiesTheGenerator(Sound):
     """Draws with a copy of the request's generator, so that the test of its token sees the same number."""
 
-    batches = range(1, 99)
-
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        copied = [job for job in jobs]
-        if len(jobs) in self.batches:
-            for i, job in enumerate(jobs):
-                lots = random.Random()
-                lots.setstate(job.request.rng.getstate())
-                copied[i] = replace(job, request=replace(job.request, rng=lots))
-        return super().draft(copied)
+        return super().draft([self.copied(job) if self.copies(len(jobs)) else job for job in jobs])
+
+    def copied(self, job: Job) -> Job:
+        lots = random.Random()
+        lots.setstate(job.request.rng.getstate())
+        return replace(job, request=replace(job.request, rng=lots))
+
+    def copies(self, batch: int) -> bool:
+        return batch == 1
 
 
-@fails("sampled_text_has_the_targets_distribution")
-class CopiesAlone(CopiesTheGenerator):
-    batches = range(1, 2)
-
-
-@fails("sampled_text_in_batches_has_the_targets_distribution")
+@fails(SAMPLED)
 class CopiesInBatches(CopiesTheGenerator):
     samples = 3000
-    batches = range(2, 99)
+
+    def copies(self, batch: int) -> bool:
+        return batch > 1
 
 
-@fails(
-    "drafts_after_rejections_are_those_of_a_fresh_drafter",
-    "grades_are_what_its_distributions_say",  # its draft is of another text than its grades
-)
+@fails(FRESH, GRADES)  # its draft is of another text than its grades
 class KeepsRejectedTokens(Sound):
     """Continues from its own draft, whatever became of it."""
 
@@ -295,9 +291,8 @@ class KeepsRejectedTokens(Sound):
         self.mine.pop(request.id, None)
 
 
-@fails("faults_cost_no_text")
-class NeedsEveryCall(Sound):
-    """Trusts that it is told of every round until the end."""
+class Counts(Sound):
+    """Counts the tokens that it was shown of each request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -306,6 +301,11 @@ class NeedsEveryCall(Sound):
     def observe(self, request: Request, new: Sequence[int]) -> None:
         self.seen[request.id] = self.seen.get(request.id, 0) + len(new)
 
+
+@fails(FAULTS)
+class NeedsEveryCall(Counts):
+    """Trusts that it is told of every round until the end."""
+
     def close(self, request: Request) -> None:
         seen = self.seen.pop(request.id, 0)
         if seen and seen != len(request.tokens):
@@ -313,58 +313,14 @@ class NeedsEveryCall(Sound):
 
 
 @fails("closed_requests_leave_nothing_behind")
-class KeepsALog(Sound):
-    def __init__(self) -> None:
-        super().__init__()
-        self.log: list[int] = []
-
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        self.log.append(len(jobs))
-        return super().draft(jobs)
+class KeepsALog(Counts):
+    """Forgets nothing."""
 
 
-@fails("a_request_that_it_never_saw_can_be_closed", "faults_cost_no_text")
-class ForgetsOnlyWhatItKnows(Sound):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[int, bool] = {}
-
-    def observe(self, request: Request, new: Sequence[int]) -> None:
-        self.seen[request.id] = True
-
+@fails(UNSEEN, FAULTS)
+class ForgetsOnlyWhatItKnows(Counts):
     def close(self, request: Request) -> None:
         del self.seen[request.id]
-
-
-@fails("grades_are_what_its_distributions_say")
-class FlattersItself(Sound):
-    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        return [[replace(g, accept=g.accept**0.5) for g in grades] for grades in super().grade(jobs)]
-
-
-@fails("grades_are_what_its_distributions_say")
-class OverlapsTooMuch(Sound):
-    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        made = super().grade(jobs)
-        return [[replace(g, overlap=min(1.0, g.overlap + 0.1)) for g in grades] for grades in made]
-
-
-@fails("grades_are_what_its_distributions_say", "grades_have_the_signals_that_are_asked_for")
-class GradesTooFew(Sound):
-    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        return [grades[1:] for grades in super().grade(jobs)]
-
-
-@fails("grades_have_the_signals_that_are_asked_for")
-class GradesWithoutSignals(Sound):
-    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
-        return [[replace(g, signals=None) for g in grades] for grades in super().grade(jobs)]
-
-
-@fails("drafts_are_accepted_and_rejected")
-class NeverDrafts(Sound):
-    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        return [Draft()] * len(jobs)
 
 
 @fails("drafts_are_accepted_and_rejected")
@@ -383,7 +339,3 @@ class AlwaysRight(Sound):
             p = shape(distribution(history), history, request.prompt_length, request.sampling)
             history.append(int(p.argmax()))
         return Draft.chain(history[len(request.tokens) :])
-
-
-KINDS = [kind for kind in list(globals().values()) if isinstance(kind, type)]
-BROKEN: list[Any] = [kind for kind in KINDS if vars(kind).get("fails")]

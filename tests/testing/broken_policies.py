@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from draftwise.core.arms import Arm, Context, Decision, Stop
@@ -13,8 +14,13 @@ from draftwise.policies.catalogue import Method
 from draftwise.policies.learners.ucb import UCB1
 from draftwise.policies.recorders.bandit import Bandit, reward
 from draftwise.state.learned import LEARNED, adds, learned
-from tests.testing.broken_drafters import fails
+from tests.testing import broken_drafters as drafters
+from tests.testing.broken_drafters import FAULTS, SAMPLED, TEXT
 
+BROKEN: list[Any] = []
+CLOSED = "closed_requests_leave_nothing_behind"
+CONTEXTS = "contexts_and_texts_are_left_as_they_are"
+PROPENSITIES = "propensities_are_the_chances_of_the_choices"
 LOADED = "a_loaded_policy_decides_like_the_one_that_was_saved"
 
 
@@ -46,19 +52,62 @@ class Sound:
         self.waiting.pop(request, None)
 
 
+fails = partial(drafters.fails, into=BROKEN)
+broken = partial(drafters.broken, base=Sound, into=BROKEN)
+
+
 def of(kind: Any, drafters: Sequence[str]) -> Method:
     """A policy of this kind, with the recorder of a bandit."""
     return Method(kind(tuple(Arm(name, 3) for name in drafters)), Bandit(reward("accepted"), 3))
 
 
-@fails("it_has_every_method_of_the_role", "closed_requests_leave_nothing_behind")
-@dataclass
-class NoClose(Sound):
-    close: Any = None
+def decided(change: Callable[[Context, Decision], Decision]) -> Callable[..., Any]:
+    """A change of each decision."""
+    return lambda sound, context, rng: change(context, sound(context, rng))
+
+
+def needs_hints(sound: Any, context: Context, rng: random.Random) -> Any:
+    """Decide where there are hints."""
+    return context.hints["near"] if not context.hints and context.batch_size > 1 else sound(context, rng)
+
+
+def writes_hints(sound: Any, context: Context, rng: random.Random) -> Any:
+    """Decide after a change of the hints."""
+    hints: Any = context.hints
+    hints.setdefault("all", 0.0)
+    return sound(context, rng)
+
+
+broken("NoClose", "it_has_every_method_of_the_role", CLOSED)
+BROKEN[-1].close = None
+broken(
+    "BeyondTheArms",
+    "decisions_are_arms",
+    "any_context_gets_a_decision",
+    choose=decided(lambda context, made: Decision(3) if context.position > 20 else made),
+)
+broken(
+    "StopsByNoRule",
+    "stop_rules_exist",
+    choose=decided(
+        lambda context, made: (
+            Decision(made.arm, stops=(Stop("svipp", 0.5),)) if context.position > 20 else made
+        )
+    ),
+)
+broken(
+    "ChoosesWhoIsOut",
+    "unavailable_drafters_are_not_chosen",
+    choose=lambda sound, context, rng: sound(Context(context.request, hints=context.hints), rng),
+)
+broken("NeedsHints", "any_context_gets_a_decision", choose=needs_hints)
+broken("HalfAndHalf", PROPENSITIES, choose=decided(lambda context, made: Decision(made.arm, 0.5)))
+broken("Impossible", PROPENSITIES, choose=decided(lambda context, made: Decision(made.arm, 0.0)))
+broken("NeverForgets", CLOSED, close=lambda sound, request: None)
+broken("ChangesHints", CONTEXTS, choose=writes_hints)
 
 
 @fails("arms_are_of_the_drafters_at_hand")
-@dataclass
 class AnArmTwice(Sound):
     def __post_init__(self) -> None:
         self.arms = (*self.arms, self.arms[0])
@@ -66,7 +115,6 @@ class AnArmTwice(Sound):
 
 
 @fails("arms_are_of_the_drafters_at_hand")
-@dataclass
 class ArmsOfStrangers(Sound):
     def __post_init__(self) -> None:
         self.arms = (*self.arms, Arm("", 0))
@@ -87,55 +135,7 @@ class ClosesOnce(Sound):
             raise KeyError(request)
 
 
-@fails("decisions_are_arms", "any_context_gets_a_decision")
-@dataclass
-class BeyondTheArms(Sound):
-    def choose(self, context: Context, rng: random.Random) -> Decision:
-        return Decision(len(self.arms)) if context.position > 20 else super().choose(context, rng)
-
-
-@fails("stop_rules_exist")
-@dataclass
-class StopsByNoRule(Sound):
-    def choose(self, context: Context, rng: random.Random) -> Decision:
-        made = super().choose(context, rng)
-        return Decision(made.arm, stops=(Stop("svipp", 0.5),)) if context.position > 20 else made
-
-
-@fails("unavailable_drafters_are_not_chosen")
-@dataclass
-class ChoosesWhoIsOut(Sound):
-    def choose(self, context: Context, rng: random.Random) -> Decision:
-        everyone = Context(context.request, hints=context.hints)
-        return super().choose(everyone, rng)
-
-
-@fails("any_context_gets_a_decision")
-@dataclass
-class NeedsHints(Sound):
-    def choose(self, context: Context, rng: random.Random) -> Decision:
-        if not context.hints and context.batch_size > 1:
-            raise KeyError("near")
-        return super().choose(context, rng)
-
-
-@fails("propensities_are_the_chances_of_the_choices")
-@dataclass
-class HalfAndHalf(Sound):
-    def choose(self, context: Context, rng: random.Random) -> Decision:
-        made = super().choose(context, rng)
-        return Decision(made.arm, 0.5)
-
-
-@fails("propensities_are_the_chances_of_the_choices")
-@dataclass
-class Impossible(Sound):
-    def choose(self, context: Context, rng: random.Random) -> Decision:
-        return Decision(super().choose(context, rng).arm, 0.0)
-
-
 @fails("a_decision_may_come_to_nothing", "no_call_raises", LOADED)
-@dataclass
 class NeedsAnOutcome(Sound):
     def learn(self, feedback: Feedback) -> None:
         outcome = feedback.outcomes[0]
@@ -145,8 +145,7 @@ class NeedsAnOutcome(Sound):
 LOTS = random.Random(5)
 
 
-@fails("the_same_seed_gives_the_same_decisions", "a_loaded_policy_decides_like_the_one_that_was_saved")
-@dataclass
+@fails("the_same_seed_gives_the_same_decisions", LOADED)
 class DrawsElsewhere(Sound):
     def choose(self, context: Context, rng: random.Random) -> Decision:
         super().choose(context, rng)
@@ -164,7 +163,7 @@ class LearnsWords(Sound):
         self.words = [float("1e300")]
 
 
-@fails("a_loaded_policy_decides_like_the_one_that_was_saved")
+@fails(LOADED)
 @dataclass
 class SavesOnlySome(Sound):
     rounds: int = 0
@@ -207,22 +206,6 @@ class TakesTheFirst(Counts):
     rounds: int = field(default=0, metadata=learned(first))
 
 
-@fails("closed_requests_leave_nothing_behind")
-@dataclass
-class NeverForgets(Sound):
-    def close(self, request: int) -> None:
-        """Nothing."""
-
-
-@fails("contexts_and_texts_are_left_as_they_are")
-@dataclass
-class ChangesHints(Sound):
-    def choose(self, context: Context, rng: random.Random) -> Decision:
-        hints: Any = context.hints
-        hints.setdefault("all", 0.0)
-        return super().choose(context, rng)
-
-
 class Writer(Sound):
     """Changes a text that it is shown, now and then."""
 
@@ -235,29 +218,18 @@ class Writer(Sound):
         return True
 
 
-@fails(
-    "contexts_and_texts_are_left_as_they_are",
-    "greedy_text_is_the_targets_own",
-    "faults_cost_no_text",
-)
-@dataclass
+@fails(CONTEXTS, TEXT, FAULTS)
 class WritesIntoShortTexts(Writer):
     def writes(self, length: int) -> bool:
         return length == 1
 
 
-@fails(
-    "contexts_and_texts_are_left_as_they_are",
-    "greedy_text_is_the_targets_own",
-    "faults_cost_no_text",
-    "sampled_text_has_the_targets_distribution",
-)
-@dataclass
+@fails(CONTEXTS, TEXT, FAULTS, SAMPLED)
 class WritesIntoTexts(Writer):
     """Everywhere."""
 
 
-@fails("faults_cost_no_text")
+@fails(FAULTS)
 @dataclass
 class NeedsEveryAnswer(Sound):
     """Raises when a decision was never answered."""
@@ -277,7 +249,3 @@ class NeedsEveryAnswer(Sound):
     def close(self, request: int) -> None:
         self.open_ones.pop(request, None)
         super().close(request)
-
-
-KINDS = [kind for kind in list(globals().values()) if isinstance(kind, type)]
-BROKEN: list[Any] = [kind for kind in KINDS if vars(kind).get("fails")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -55,18 +56,21 @@ def test_phases_of_rounds_are_marked_once_each() -> None:
         assert names == ["decide", "draft", *passes, "accept", "grade", "learn"]
 
 
-def test_texts_are_compared_one_by_one() -> None:
-    assert gpu.equal_texts([[1, 2], [3]], [[1, 2], [4]]) == (1, 2)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
+def test_without_a_gpu_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["gpu", "--out", str(tmp_path / "out")])
     with pytest.raises(UserError, match="no CUDA device"):
-        gpu_bench.device_name()
-    line = [sys.executable, "-m", "studies.speed.gpu", "--out", str(tmp_path)]
-    ran = subprocess.run(line, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert ran.returncode == 1 and ran.stderr.startswith("error: PyTorch finds no CUDA device")
-    assert len(ran.stderr.splitlines()) == 1 and not ran.stdout
+        gpu.main()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wider_target_writes_the_same_text() -> None:
+    args = Namespace(cpu=True)
+    plain, heavy = (gpu_bench.Bench(args).target("float32", times, 12) for times in (1, 3))
+    assert heavy.config.intermediate_size == 3 * plain.config.intermediate_size
+    assert heavy.num_parameters() > 2 * plain.num_parameters()
+    ids = torch.tensor([[1, 5, 9, 700, 12, 40]])
+    assert torch.allclose(heavy(ids).logits, plain(ids).logits, atol=1e-4)
 
 
 def test_a_part_runs_on_a_cpu_and_leaves_its_rows_in_the_file(tmp_path: Path) -> None:
@@ -96,16 +100,14 @@ print('{"n": 2}', flush=True)
 """
 
 
-@pytest.mark.parametrize(("how", "count", "reason"), [("ends", 2, ""), ("fails", 1, "out of memory")])
-def test_a_part_that_fails_leaves_its_rows(how: str, count: int, reason: str) -> None:
-    rows: list[Row] = []
-    why = run_part([sys.executable, "-c", CHILD, how], 600.0, rows.append)
-    assert rows == [{"n": n + 1} for n in range(count)]
-    assert reason in why and bool(why) == bool(reason)
-
-
-def test_a_part_that_hangs_is_ended_and_leaves_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time is over when the first row is there."""
+@pytest.mark.parametrize(
+    ("how", "count", "reason"),
+    [("ends", 2, ""), ("fails", 1, "out of memory"), ("hangs", 1, "took longer than 3 s")],
+)
+def test_a_part_that_fails_or_hangs_leaves_its_rows(
+    monkeypatch: pytest.MonkeyPatch, how: str, count: int, reason: str
+) -> None:
+    """The time is over when the first row of the one that hangs is there."""
     timers: list[Any] = []
 
     class AtOnce:
@@ -120,10 +122,12 @@ def test_a_part_that_hangs_is_ended_and_leaves_its_rows(monkeypatch: pytest.Monk
 
     def note(row: Row) -> None:
         rows.append(row)
-        timers[0]()
+        if how == "hangs":
+            timers[0]()
 
-    assert run_part([sys.executable, "-c", CHILD, "hangs"], 3.0, note) == "took longer than 3 s"
-    assert rows == [{"n": 1}]
+    why = run_part([sys.executable, "-c", CHILD, how], 3.0, note)
+    assert rows == [{"n": n + 1} for n in range(count)]
+    assert reason in why and bool(why) == bool(reason)
 
 
 def test_a_step_that_raises_leaves_the_others_their_rows(capsys: pytest.CaptureFixture[str]) -> None:

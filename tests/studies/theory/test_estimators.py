@@ -22,7 +22,7 @@ from studies.theory.enumeration import (
     rounds,
     texts,
 )
-from studies.theory.estimators import clustered, example, forms, locked, own, seen, sums, windows
+from studies.theory.estimators import clustered, example, forms, locked, seen, sums, windows
 
 P = random_distribution(3, 21)
 Q = near(P, random_distribution(3, 22), 0.6)
@@ -89,14 +89,6 @@ def test_the_integrated_form_has_the_least_variance_of_the_unbiased() -> None:
             assert found[form][0] == pytest.approx(truth, abs=1e-12)
         assert found["product"][0] - truth > 0.01
         assert found["cut off"][0] < truth + 1e-12
-
-
-def test_a_bandit_gains_from_the_integrated_form_of_its_own_rounds() -> None:
-    """The drafter that played, on its own tokens: the mean of its accepted length, with less variance."""
-    p, kinds, _ = example()
-    drafter = kinds["model"]
-    assert seen(p, drafter, drafter, "rb")[0] == pytest.approx(chunk(p, drafter), abs=1e-12)
-    assert seen(p, drafter, drafter, "rb")[1] < 0.8 * own(p, drafter)[1]
 
 
 def test_the_rounds_of_a_text_are_unbiased_but_for_the_product_form() -> None:

@@ -6,21 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isfinite, log
 from numbers import Integral
+from random import Random
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core.arms import Arm
-from ...core.drafts import Draft, Signals
+from ...core.drafts import Signals
 from ...core.outcomes import Feedback, Grade
 from ...core.request import Request
 from ...core.roles import Drafter, GradeJob, Grader, Graders, RoundRecord, Target
 from ...core.sampling import Sampling
 from ...core.stops import factor, needs, stop
 from ..exact import uniformity
-from .runs import GREEDY, NAME, PLAIN, SETTINGS, DraftRecord, TextChecks
-from .suite import SURE, drafting, fail, generator, size_of, skip, suite_of
+from .runs import NAME, PLAIN, SETTINGS, DraftRecord, Play, TextChecks
+from .suite import GREEDY, SURE, drafting, fail, reachable, skip, suite_of
 
 Row = NDArray[np.float64]
 
@@ -104,7 +105,7 @@ class DraftChecks(TextChecks):
 
     def test_tokens_are_drawn_from_the_distributions_they_come_with(self) -> None:
         """Each token's quantile in its own distribution is uniform (probability integral transform)."""
-        lots, quantiles = generator(1), []
+        lots, quantiles = Random(1), []
         for record in (record for record in self.drafts + self.many.watch.records if record.drawn):
             for token, q in zip(record.draft.tokens, map(_row, record.draft.dist), strict=False):
                 if 0 <= token < len(q):
@@ -123,8 +124,8 @@ class DraftChecks(TextChecks):
         drafter = self.fresh(type(self).target())
         if hasattr(drafter, "ready"):
             skip("it waits for the target")
-        for record in self._again(drafter, self.play("sampled").watch.records[:20], picked=True):
-            if record.drawn:
+        for _, again in self.again(drafter, self.play("sampled").watch.records[:20], picked=True):
+            if again.dist is not None:
                 fail("drawn tokens where picked ones were asked for", "leave `dist` out if job.deterministic")
 
     def test_signals_are_probabilities_and_an_entropy(self) -> None:
@@ -143,10 +144,8 @@ class DraftChecks(TextChecks):
         for record in (record for record in self.drafts if needs(record.job.stops) and record.draft.signals):
             has_signals, ends = True, _ends(record)
             if ends is not None and ends + 1 < len(record.draft.tokens) and record.draft.is_chain:
-                rule = record.job.stop_at(ends).rule
-                fail(
-                    f"{len(record.draft.tokens)} tokens where {rule} fired at number {ends + 1}", "end there"
-                )
+                rule, n = record.job.stop_at(ends).rule, len(record.draft.tokens)
+                fail(f"{n} tokens where {rule} fired at number {ends + 1}", "end there")
         if not has_signals:
             skip("it gives no signals to stop by")
 
@@ -157,11 +156,8 @@ class DraftChecks(TextChecks):
         if not rows:
             skip("it gives no rows")
         for play, record in rows:
-            if len(record.draft.rows) != len(record.draft.tokens):
-                fail(
-                    f"{len(record.draft.rows)} rows for {len(record.draft.tokens)} tokens",
-                    "give one for each",
-                )
+            if (n := len(record.draft.rows)) != len(record.draft.tokens):
+                fail(f"{n} rows for {len(record.draft.tokens)} tokens", "give one for each")
             for i, row in enumerate(map(_row, record.draft.rows)):
                 q = np.exp(row - row.max())
                 if play == "sampled" and record.drawn:
@@ -169,17 +165,10 @@ class DraftChecks(TextChecks):
                     if np.abs(q / q.sum() - own).max() > CLOSE:
                         fail("rows whose softmax is not `dist`", "give the logits before any warping")
 
-    def _again(self, drafter: Drafter, drafts: list[DraftRecord], *, picked: bool) -> list[DraftRecord]:
-        """Drafts of a fresh drafter for the same texts."""
-        again = []
-        for i, record in enumerate(drafts):
-            request = replace(record.job.request, id=10_000 + i, tokens=list(record.text))
-            drafter.observe(request, request.tokens)
-            (draft,) = drafter.draft([replace(record.job, request=request, deterministic=picked)])
-            if isinstance(draft, Draft):
-                again.append(DraftRecord(record.job, record.text, draft))
-            drafter.close(request)
-        return again
+
+def _size(thing: Any, inner: Sequence[Any]) -> int:
+    """The references of an object, and the bytes of an array."""
+    return len(inner) + (int(thing.nbytes) if hasattr(type(thing), "nbytes") else 0)
 
 
 def _row(row: Any) -> Row:
@@ -225,21 +214,14 @@ class UpkeepChecks(TextChecks):
         """Each job gets the draft that is its own."""
         if self.learns:
             skip("it learns from other texts")
-        plain, turned = self.play("greedy batch"), self.run(SETTINGS["greedy batch"], reverse=True)
-        self._alike(
-            plain.watch.records, turned.watch.records, "in another order", "return drafts in job order"
-        )
+        turned = self.run(SETTINGS["greedy batch"], reverse=True)
+        self._alike(self.play("greedy batch"), turned, "in another order", "return drafts in job order")
 
     def test_the_same_seed_gives_the_same_drafts(self) -> None:
         """A new drafter drafts what the one before it drafted."""
+        remedy = "draw from job.request.rng alone, and share nothing between drafters"
         for name in ("greedy", "sampled"):
-            again = self.run(SETTINGS[name])
-            self._alike(
-                self.play(name).watch.records,
-                again.watch.records,
-                "in a second run",
-                "draw from job.request.rng alone, and share nothing between drafters",
-            )
+            self._alike(self.play(name), self.run(SETTINGS[name]), "in a second run", remedy)
 
     def test_drafts_after_rejections_are_those_of_a_fresh_drafter(self) -> None:
         """What was rejected, or drafted by others, leaves no trace."""
@@ -248,14 +230,10 @@ class UpkeepChecks(TextChecks):
         drafter: Any = self.fresh(type(self).target())
         if hasattr(drafter, "ready"):
             skip("it waits for the target")
-        for at, record in enumerate(self.play("greedy").watch.records):
-            request = replace(record.job.request, id=10_000 + at, tokens=list(record.text))
-            drafter.observe(request, request.tokens)
-            (draft,) = drafter.draft([replace(record.job, request=request)])
-            drafter.close(request)
-            if draft.tokens != record.draft.tokens:
+        for record, again in self.again(drafter, self.play("greedy").watch.records, picked=False):
+            if again.tokens != record.draft.tokens:
                 fail(
-                    f"{record.draft.tokens} after {record.text[-4:]}, and {draft.tokens} of a fresh drafter",
+                    f"{record.draft.tokens} after {record.text[-4:]}, and {again.tokens} of a fresh drafter",
                     f"forget rejected tokens; {OTHERS}",
                 )
 
@@ -268,7 +246,7 @@ class UpkeepChecks(TextChecks):
         for _ in range(4):
             list(play.loop.run(self.prompts, replace(GREEDY, max_new_tokens=12), batch=2))
             list(play.loop.run(self.prompts, Sampling(max_new_tokens=6, temperature=1.0, seed=3), batch=2))
-            sizes.append(size_of(play.watch.inner))
+            sizes.append(sum(_size(*one) for one in reachable(play.watch.inner)))
         if sizes[-1] > sizes[1]:
             fail(
                 f"it holds {(sizes[-1] - sizes[1]) / 4 / len(self.prompts):.0f} more references a request",
@@ -277,7 +255,7 @@ class UpkeepChecks(TextChecks):
 
     def test_a_request_that_it_never_saw_can_be_closed(self) -> None:
         """A drafter that is out of use is shown no text, and is still told of the end."""
-        request = replace(self._some(), id=77_777)
+        request = replace(self.play("greedy").loop.add(self.prompts[0], GREEDY), id=77_777)
         try:
             self.fresh(type(self).target()).close(request)
         except Exception as error:
@@ -286,12 +264,9 @@ class UpkeepChecks(TextChecks):
     def test_grades_are_what_its_distributions_say(self) -> None:
         """min(1, q / p) of each committed token, and the overlap of q with the target's distribution."""
         for got, accept, overlap, at in self._grades.compared:
-            if abs(got.accept - accept) > CLOSE:
-                fail(
-                    f"accept {got.accept:.4f} at place {at}, where min(1, q / p) is {accept:.4f}", "see Grade"
-                )
-            if abs(got.overlap - overlap) > CLOSE:
-                fail(f"overlap {got.overlap:.4f} at place {at}, where it is {overlap:.4f}", "see Grade")
+            for name, grade, own in (("accept", got.accept, accept), ("overlap", got.overlap, overlap)):
+                if abs(grade - own) > CLOSE:
+                    fail(f"{name} {grade:.4f} at place {at}, where it is {own:.4f}", "see draftwise.Grade")
 
     def test_grades_have_the_signals_that_are_asked_for(self) -> None:
         """`GradeJob.signals` names fields of `Signals`."""
@@ -320,15 +295,10 @@ class UpkeepChecks(TextChecks):
             skip("no draft of its own could be graded")
         return filled_probe
 
-    def _some(self) -> Request:
-        return self.play("greedy").loop.add(self.prompts[0], GREEDY)
-
-    def _alike(
-        self, one: Sequence[DraftRecord], other: Sequence[DraftRecord], when: str, remedy: str
-    ) -> None:
+    def _alike(self, one: Play, other: Play, when: str, remedy: str) -> None:
         __tracebackhide__ = True
-        first = {(record.place, record.job.length): record.draft for record in one}
-        for record in other:
+        first = {(record.place, record.job.length): record.draft for record in one.watch.records}
+        for record in other.watch.records:
             draft = first.get((record.place, record.job.length))
             if draft is not None and draft.tokens != record.draft.tokens:
                 fail(f"{record.draft.tokens} {when}, {draft.tokens} before", remedy)
@@ -349,19 +319,11 @@ class Probe:
         for record in batch:
             draft, n = record.draft, len(record.tokens)
             if draft.tokens and draft.is_chain:
-                probs = [
-                    record.scores.chance(node, t) for node, t in zip(record.nodes, record.tokens, strict=True)
-                ]
+                pairs = zip(record.nodes, record.tokens, strict=True)
+                probs = [record.scores.chance(node, token) for node, token in pairs]
                 own = draft if record.request.rounds % 2 else None
-                start = len(record.request.tokens) - n
-                job = GradeJob(
-                    record.request,
-                    start,
-                    probs,
-                    record.scores.distributions(record.nodes),
-                    own,
-                    frozenset({"top1", "entropy"}),
-                )
+                start, rows = len(record.request.tokens) - n, record.scores.distributions(record.nodes)
+                job = GradeJob(record.request, start, probs, rows, own, frozenset({"top1", "entropy"}))
                 grades = graders.grade(NAME, [job])
                 self.refused += grades is None
                 self._compare(record, probs, grades[0] if grades else ())

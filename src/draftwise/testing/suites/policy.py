@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from itertools import count
 from math import inf, isclose, isnan
 from random import Random
-from time import perf_counter
 from typing import Any
 
 from ...core.arms import Arm, Context, Decision, Stop
@@ -23,23 +21,22 @@ from ...drafters.cascade import TogetherDrafter
 from ...drafters.lookup.ngram import NgramDrafter
 from ...errors import UserError
 from ...policies.arms import TOGETHER
-from ...policies.bandit import BanditPolicy
 from ...policies.catalogue import Method
-from ...policies.recorders.bandit import Bandit, reward
 from ...state.learned import combine
 from ...state.numbers import dump, load
 from ..drafter import SimDrafter
-from ..exact import exact_of, p_value
 from .runs import DrafterWatch
 from .suite import (
+    GREEDY,
+    LEAVE,
     PROMPTS,
-    SURE,
+    Prompts,
     Suite,
+    Texts,
     Watch,
-    at_random,
-    drafting,
+    add_tokens,
     fail,
-    holds,
+    reachable,
     second_order,
     skip,
     small_target,
@@ -48,9 +45,7 @@ from .suite import (
 
 NAMES = ("near", "far", "ngram")
 FIRST = 987_654_001  # request ids that are no other number
-GREEDY = Sampling(max_new_tokens=40, repetition_penalty=1.3)
 SAMPLED = Sampling(max_new_tokens=3, temperature=0.9, top_k=3, presence_penalty=0.2)
-LEAVE = "read contexts and texts, and change neither"
 MARK = "make it a dataclass, and mark what it learns with field(metadata=learned(adds))"
 
 
@@ -97,13 +92,6 @@ def parting(one: Sequence[Decision], other: Sequence[Decision]) -> int | None:
     return next((place for place, (a, b) in pairs if a != b), None)
 
 
-def overhead(policy: Any, events: Sequence[tuple[str, tuple[Any, ...]]]) -> float:
-    """The seconds of a policy for each of its decisions, learning included."""
-    start = perf_counter()
-    decisions = replay(policy, events, seed=0)
-    return (perf_counter() - start) / max(1, len(decisions))
-
-
 def _visible(decision: Decision) -> tuple[Any, ...]:
     stops = tuple((rule.rule, rule.threshold, rule.shortest) for rule in decision.stops)
     return decision.arm, str(decision.propensity), stops
@@ -115,18 +103,15 @@ class Game:
 
     tape: PolicyWatch
     loop: Loop
-    texts: dict[int, list[int]]
+    texts: Texts
 
-    def run(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, *, batch: int, leave: int = 0
-    ) -> None:
+    def run(self, prompts: Prompts, sampling: Sampling, *, batch: int, leave: int = 0) -> None:
         """Decode all prompts; with `leave`, one request is closed early every so many steps."""
         waiting, steps = list(prompts), 0
         while waiting or self.loop.open:
             while waiting and len(self.loop.open) < batch:
                 self.loop.add(waiting.pop(0), sampling)
-            for round in self.loop.step():
-                self.texts.setdefault(round.request - FIRST, []).extend(round.tokens)
+            add_tokens(self.texts, self.loop.step(), first=FIRST)
             steps += 1
             if leave and steps % leave == 0 and self.loop.open:
                 self.loop.close(next(iter(self.loop.open.values())))
@@ -153,13 +138,8 @@ class Games(Suite):
         chosen = self.fresh()
         tape = PolicyWatch(chosen.policy, faults)
         drafters = team(chosen, faulty=faulty)
-        loop = Loop(
-            small_target(),
-            drafters,
-            tape.stand_in(arms=chosen.policy.arms, reads_hints=chosen.policy.reads_hints),
-            chosen.recorder,
-            slow_seconds=1e9,
-        )
+        policy = tape.stand_in(arms=chosen.policy.arms, reads_hints=chosen.policy.reads_hints)
+        loop = Loop(small_target(), drafters, policy, chosen.recorder, slow_seconds=1e9)
         loop._ids = count(FIRST)
         return Game(tape, loop, {})
 
@@ -200,47 +180,28 @@ class TextsDecided(Games):
         for batch in (1, 3):
             game = self.start()
             game.run(PROMPTS, GREEDY, batch=batch)
-            self._own(game.texts, f"in batches of {batch}")
+            self.check_greedy(game.texts, f"in batches of {batch}")
 
     def test_sampled_text_has_the_targets_distribution(self) -> None:
         """Texts of three tokens, counted against the exact probability of each."""
         game = self.start()
         game.run([PROMPTS[0]] * self.samples, SAMPLED, batch=3)
-        expected = exact_of(small_target(), PROMPTS[0], 3, SAMPLED)
-        p = p_value(Counter(map(tuple, game.texts.values())), expected)
-        if p < SURE:
-            fail(f"{self.samples} texts do not have the target's distribution (p = {p:.1e})", LEAVE)
+        self.check_distribution(game.texts, SAMPLED)
 
     def test_faults_cost_no_text(self) -> None:
         """A call of each method raises, at one time or another; the next texts are decided as ever."""
         for name, turn in (("choose", 1), ("choose", 7), ("learn", 1), ("learn", 5)):
             game = self.start(faults={name: turn})
             game.run(PROMPTS, GREEDY, batch=3)
-            self._own(game.texts, f"after call {turn} of {name} raised")
+            when = f"after call {turn} of {name} raised"
+            self.check_greedy(game.texts, when)
             if game.tape.errors and not self.game.tape.errors:
-                message = f"{game.tape.errors[0]}, after call {turn} of {name} raised"
-                fail(message, "a decision that was made may never be learned from")
+                fail(f"{game.tape.errors[0]}, {when}", "a decision may never be learned from")
 
     def test_contexts_and_texts_are_left_as_they_are(self) -> None:
         """Neither `choose` nor `open` changes what it is shown."""
         for name in self.game.tape.changed[:1]:
             fail(f"{name} changed what it was shown", LEAVE)
-
-    def _own(self, texts: dict[int, list[int]], when: str) -> None:
-        __tracebackhide__ = True
-        plain = self.once("plain", _plain)
-        for at, own in enumerate(plain):
-            if texts[at] != own:
-                fail(f"text {at} is not the target's own {when}", LEAVE)
-
-
-def _plain() -> list[list[int]]:
-    policy: BanditPolicy = at_random(drafting("none", ()))
-    loop = Loop(small_target(), {}, policy, Bandit(reward("accepted"), 1))
-    texts: dict[int, list[int]] = {}
-    for round in loop.run(PROMPTS, GREEDY):
-        texts.setdefault(round.request, []).extend(round.tokens)
-    return [texts[i] for i in range(len(PROMPTS))]
 
 
 class KeptChecks(Games):
@@ -284,9 +245,8 @@ class KeptChecks(Games):
     def test_merging_with_one_that_learnt_nothing_changes_nothing(self) -> None:
         """As `draftwise merge` does it."""
         policy = self._keeps()
-        self._alike(
-            self._merged([policy, self.fresh().policy]), policy, "merged with one that learned nothing"
-        )
+        merged = self._merged([policy, self.fresh().policy])
+        self._alike(merged, policy, "merged with one that learned nothing")
 
     def test_the_order_of_merging_does_not_matter(self) -> None:
         """Two that have learned, either way round."""
@@ -323,13 +283,9 @@ class KeptChecks(Games):
         for name in first.keys() | second.keys():
             a: Any = first.get(name)
             b: Any = second.get(name)
-            same = isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) if _number(a) and _number(b) else a == b
-            if not same:
+            numbers = isinstance(a, (int, float)) and isinstance(b, (int, float))
+            if not (isclose(a, b, rel_tol=1e-6, abs_tol=1e-9) if numbers else a == b):
                 fail(f"{name} is {a} when {when}, and was {b}", "let what is learned add up")
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float))
 
 
 def _leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -387,12 +343,9 @@ class PolicySuite(TextsDecided, KeptChecks):
         arms = self.game.tape.inner.arms
         for context, decision in self.game.tape.decisions:
             left = [arm for arm in arms if arm.drafter not in context.unavailable]
-            if (
-                left
-                and decision.arm in range(len(arms))
-                and arms[decision.arm].drafter in context.unavailable
-            ):
-                fail(f"{arms[decision.arm].name}, whose drafter is unavailable", "choose among the others")
+            arm = arms[decision.arm] if decision.arm in range(len(arms)) else None
+            if left and arm and arm.drafter in context.unavailable:
+                fail(f"{arm.name}, whose drafter is unavailable", "choose among the others")
 
     def test_any_context_gets_a_decision(self) -> None:
         """Large batches, long texts, no hints, odd hints, no drafter available."""
@@ -437,19 +390,19 @@ class PolicySuite(TextsDecided, KeptChecks):
                 fail(f"learn raised {error!r} for an empty Feedback", "learn nothing from it")
 
     def test_the_same_seed_gives_the_same_decisions(self) -> None:
-        """Two new policies that are told the same decide alike. Prints how long a round takes."""
+        """Two new policies that are told the same decide alike."""
         events = self.game.tape.events
         one, other = (replay(self.fresh().policy, events, seed=5) for _ in range(2))
         if (k := parting(one, other)) is not None:
             fail(f"{other[k]} where it was {one[k]}", "draw from the generator that choose() is given alone")
-        print(f"{overhead(self.fresh().policy, events) * 1e6:.0f} microseconds a round to choose and learn")
 
     def test_closed_requests_leave_nothing_behind(self) -> None:
         """Neither the policy nor its recorder keeps the id of a request that has ended."""
         ids = frozenset(range(FIRST, FIRST + 1000))
         parts = {"policy": self.game.tape.inner, "recorder": self.game.loop.recorder}
         for name, part in parts.items():
-            if holds(part, ids):
+            found = (other for _, inner in reachable(part) for other in inner)
+            if any(type(other) is int and other in ids for other in found):
                 fail(f"the {name} still holds requests that were closed", "forget them in close()")
 
     def _sound(self, decision: Any) -> None:

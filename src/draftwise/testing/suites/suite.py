@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from random import Random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NoReturn, TypeVar
 from unittest import SkipTest
@@ -15,16 +12,62 @@ from unittest import SkipTest
 import numpy as np
 
 from ...core.arms import Arm, Stop
+from ...core.loop import Loop
+from ...core.roles import Target
+from ...core.round import Round
+from ...core.sampling import Sampling
 from ...core.stops import DEFAULTS
 from ...errors import one_line
 from ...policies.bandit import BanditPolicy
 from ...policies.learners.fixed import Uniform
+from ...policies.recorders.bandit import Bandit, reward
 from ..distributions import Distribution, Vector
+from ..exact import exact_of, p_value
 from ..target import SimTarget
 
 S = TypeVar("S", bound="Suite")
+Texts = dict[int, list[int]]
+Prompts = Sequence[Sequence[int]]
+LEAVE = "leave requests and texts as they are: copy them, and draw from request.rng in `draft` only"
 SURE = 1e-3  # a p-value below it is a failure: a correct drafter fails one in a thousand such runs
 APART = (ModuleType, FunctionType, BuiltinFunctionType, type)  # nothing that a drafter keeps is behind these
+
+
+VOCABULARY = 4
+GREEDY = Sampling(max_new_tokens=40, repetition_penalty=1.2)
+PROMPTS: tuple[tuple[int, ...], ...] = ((0, 1, 2, 1, 0, 1), (3,), (1, 1, 2, 3, 0, 2, 1, 1), (2, 0, 2))
+RULES = tuple(Stop(name, number) for name, number in DEFAULTS.items() if name != "never")
+
+
+def second_order(vocab_size: int = VOCABULARY, *, seed: int = 7) -> Distribution:
+    """Logits of a random chain whose next token depends on the last two: no text is far from any other."""
+    rng = np.random.default_rng(seed)
+    rows = rng.dirichlet(np.full(vocab_size, 0.6), size=(vocab_size, vocab_size))
+    logits = np.log(rows * (1.0 - 0.015 * vocab_size) + 0.015)
+
+    def distribution(history: Sequence[int]) -> Vector:
+        row: Vector = logits[history[-2] if len(history) > 1 else 0, history[-1]]
+        return row
+
+    return distribution
+
+
+def small_target() -> SimTarget:
+    """The target of a suite that is given none: four tokens, and no draft is right for long."""
+    return SimTarget(second_order(), VOCABULARY)
+
+
+def drafting(
+    name: str, lengths: Sequence[int], *, width: int = 1, rules: Sequence[Stop] = ()
+) -> tuple[Arm, ...]:
+    """Arms of one drafter, and one without a draft."""
+    stopped = [Arm(name, max(lengths), width, stop=rule) for rule in rules]
+    return (Arm("none", 0), *(Arm(name, n, width) for n in lengths), *stopped)
+
+
+def at_random(arms: Sequence[Arm]) -> BanditPolicy:
+    """A policy that draws an arm each round."""
+    return BanditPolicy(tuple(arms), Uniform)
 
 
 class Suite:
@@ -34,6 +77,8 @@ class Suite:
     """
 
     shared: dict[str, Any]
+    target: Callable[[], Target] = staticmethod(small_target)
+    prompts: Prompts = PROMPTS
 
     def __init_subclass__(cls) -> None:
         cls.shared = {}
@@ -62,6 +107,41 @@ class Suite:
             self.shared[name] = make()
         return self.shared[name]
 
+    def check_greedy(self, texts: Texts, when: str, *, whole: bool = True) -> None:
+        """Fail at the first text that is not the target's own, or its beginning where it is not `whole`."""
+        __tracebackhide__ = True
+        plain = self.once("plain", lambda: plain_texts(type(self).target(), self.prompts))
+        for at, text in texts.items():
+            own = plain[at % len(plain)]
+            if text != (own if whole else own[: len(text)]):
+                k = next(k for k in range(len(own)) if text[k : k + 1] != own[k : k + 1])
+                fail(f"text {at} differs from the target's own at token {k}, {when}", LEAVE)
+
+    def check_distribution(self, texts: Texts, sampling: Sampling) -> None:
+        """Fail if short texts of the first prompt do not have the target's distribution."""
+        __tracebackhide__ = True
+        target, prompt, n = type(self).target, self.prompts[0], len(texts[0])
+        expected = self.once(f"exact {sampling}", lambda: exact_of(target(), prompt, n, sampling))
+        if (p := p_value(Counter(map(tuple, texts.values())), expected)) < SURE:
+            fail(
+                f"{len(texts)} texts do not have the target's distribution (p = {p:.1e})",
+                f"draw tokens with job.request.rng, and give the distributions they were drawn from; {LEAVE}",
+            )
+
+
+def add_tokens(texts: Texts, rounds: Iterable[Round], *, first: int = 0) -> None:
+    """Append what rounds have written to the texts by request, which are counted from `first`."""
+    for round in rounds:
+        texts.setdefault(round.request - first, []).extend(round.tokens)
+
+
+def plain_texts(target: Target, prompts: Prompts) -> list[list[int]]:
+    """The target's own greedy texts."""
+    texts: Texts = {}
+    loop = Loop(target, {}, at_random((Arm("none", 0),)), Bandit(reward("accepted"), 1))
+    add_tokens(texts, loop.run(prompts, GREEDY))
+    return [texts[at] for at in range(len(prompts))]
+
 
 def suite_of(base: type[S], options: Mapping[str, Any]) -> type[S]:
     """Return a suite with these options; functions become static methods."""
@@ -80,35 +160,7 @@ def skip(reason: str) -> NoReturn:
     raise SkipTest(reason)
 
 
-def takes_target(make: Callable[..., Any]) -> bool:
-    """Return whether a function has a parameter `target`, as with the functions behind entry points."""
-    return "target" in _parameters(make)
-
-
-@cache
-def _parameters(make: Callable[..., Any]) -> frozenset[str]:
-    try:
-        return frozenset(inspect.signature(make).parameters)
-    except (TypeError, ValueError):  # some built-in types have no signature
-        return frozenset()
-
-
-def size_of(thing: Any) -> int:
-    """Return how much an object holds: references of all that can be reached from it, and bytes of arrays."""
-    total = 0
-    for node, inner in _reachable(thing):
-        total += len(inner)
-        if getattr(type(node), "nbytes", None) is not None:
-            total += int(node.nbytes)
-    return total
-
-
-def holds(thing: Any, ids: frozenset[int]) -> bool:
-    """Return whether a whole number out of `ids` can be reached from an object."""
-    return any(type(other) is int and other in ids for _, inner in _reachable(thing) for other in inner)
-
-
-def _reachable(thing: Any) -> Iterator[tuple[Any, list[Any]]]:
+def reachable(thing: Any) -> Iterator[tuple[Any, list[Any]]]:
     """Yield all objects that can be reached from one, each with those that it refers to."""
     visited, waiting = {id(thing)}, [thing]
     while waiting:
@@ -167,46 +219,3 @@ def _pass_on(name: str) -> Any:
         return self.watch.watched_call(name, *args)
 
     return method
-
-
-def generator(seed: int) -> Random:
-    """Return a generator for what the checks themselves draw."""
-    return Random(f"conformance {seed}")
-
-
-# -- the world -------------------------------------------------------------------------------------------
-
-VOCABULARY = 4
-PROMPTS: tuple[tuple[int, ...], ...] = ((0, 1, 2, 1, 0, 1), (3,), (1, 1, 2, 3, 0, 2, 1, 1), (2, 0, 2))
-RULES = tuple(Stop(name, number) for name, number in DEFAULTS.items() if name != "never")
-
-
-def second_order(vocab_size: int = VOCABULARY, *, seed: int = 7) -> Distribution:
-    """Logits of a random chain whose next token depends on the last two: no text is far from any other."""
-    rng = np.random.default_rng(seed)
-    rows = rng.dirichlet(np.full(vocab_size, 0.6), size=(vocab_size, vocab_size))
-    logits = np.log(rows * (1.0 - 0.015 * vocab_size) + 0.015)
-
-    def distribution(history: Sequence[int]) -> Vector:
-        row: Vector = logits[history[-2] if len(history) > 1 else 0, history[-1]]
-        return row
-
-    return distribution
-
-
-def small_target() -> SimTarget:
-    """The target of a suite that is given none: four tokens, and no draft is right for long."""
-    return SimTarget(second_order(), VOCABULARY)
-
-
-def drafting(
-    name: str, lengths: Sequence[int], *, width: int = 1, rules: Sequence[Stop] = ()
-) -> tuple[Arm, ...]:
-    """Arms of one drafter, and one without a draft."""
-    stopped = [Arm(name, max(lengths), width, stop=rule) for rule in rules]
-    return (Arm("none", 0), *(Arm(name, n, width) for n in lengths), *stopped)
-
-
-def at_random(arms: Sequence[Arm]) -> BanditPolicy:
-    """A policy that draws an arm each round."""
-    return BanditPolicy(tuple(arms), Uniform)

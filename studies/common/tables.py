@@ -1,4 +1,4 @@
-"""Ratios of total times with intervals, for the studies that compare methods."""
+"""Tables in Markdown, and ratios of total times with intervals, for the studies that compare methods."""
 
 from __future__ import annotations
 
@@ -8,6 +8,28 @@ from numpy.typing import NDArray
 Real = NDArray[np.float64]
 DRAWS = 2000
 FEWEST = 5  # prompts; an interval from fewer is not meaningful
+
+
+def row(*cells: object) -> str:
+    """A row of a table."""
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def heading(*names: object) -> str:
+    """The first two rows of a table."""
+    return f"{row(*names)}\n{'|---' * len(names)}|"
+
+
+def resampled(cases: int) -> Real:
+    """How often each case is in each bootstrap sample, shape (samples, cases)."""
+    draw = np.random.default_rng(0).multinomial(cases, np.full(cases, 1 / cases), DRAWS)
+    return draw.astype(np.float64)
+
+
+def middle(values: Real) -> tuple[float, float]:
+    """The bounds of the middle 95 %."""
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
 
 
 def ratio(first: Real, second: Real) -> tuple[float, float, float]:
@@ -25,8 +47,7 @@ def ratio(first: Real, second: Real) -> tuple[float, float, float]:
     by_prompt = draw.multinomial(prompts, np.full(prompts, 1 / prompts), DRAWS)
     by_order = draw.multinomial(orders, np.full(orders, 1 / orders), DRAWS)
     totals = [((by_order @ side) * by_prompt).sum(1) for side in (first, second)]
-    low, high = np.quantile(totals[1] / totals[0], [0.025, 0.975])
-    return value, float(low), float(high)
+    return value, *middle(totals[1] / totals[0])
 
 
 def verdict(low: float, high: float) -> str:

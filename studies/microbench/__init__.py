@@ -1,1 +1,0 @@
-"""Microbenchmarks of single parts."""
