@@ -12,6 +12,7 @@ and the speed of `auto` with trees over that without has its middle 95 % over re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ class PricedPool(DrafterPool):
         return tokens
 
 
-def play(args: Any, policy: str, costs: Costs) -> list[Text]:
+def play(args: Any, policy: str, costs: Costs, width: int = 1) -> list[Text]:
     """Decode all prompts one after the other."""
     head = args.head
     names = [head, *args.beside]
@@ -97,6 +98,8 @@ def play(args: Any, policy: str, costs: Costs) -> list[Text]:
         args.target, drafters=names, dtype="float32", policy="none", compile="off"
     )
     chosen = method(policy, names)
+    if args.siblings and width > 1:
+        chosen.policy.arms = tuple(replace(arm, width=width) for arm in chosen.policy.arms)
     drafters = dict(decoder.loop.pool.drafters)
     pool = PricedPool(drafters, vocab_size=decoder.loop.target.vocab_size)
     pool.costs = costs
@@ -105,7 +108,12 @@ def play(args: Any, policy: str, costs: Costs) -> list[Text]:
     texts = []
     for question in spec_bench()[:: args.every]:
         prompt, rows, whole = decoder.encode(question.text), list[tuple[int, int, int]](), 0.0
-        for round in loop.run([prompt], Sampling(max_new_tokens=args.tokens, eos=decoder.eos)):
+        for round in loop.run(
+            [prompt],
+            Sampling(
+                temperature=args.temperature, seed=args.seed, max_new_tokens=args.tokens, eos=decoder.eos
+            ),
+        ):
             rows.append((round.drafted, depth_of(pool.latest[0]) if round.drafted else 0, len(round.tokens)))
             whole += round.seconds.total
         texts.append(Text(whole, rows))
@@ -135,14 +143,19 @@ def main() -> None:
     parser.add_argument("--widths", type=numbers, default=[1, 2, 4])
     parser.add_argument("--every", type=int, default=40, help="every so many prompts of Spec-Bench")
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--siblings", action="store_true", help="fixed drafts: chains with siblings, no trees"
+    )
     args = parser.parse_args()
     tables, head = [read_costs(name) for name in args.costs], args.head
     print("| draft | nodes a round | tokens a round |", *(f"{name} |" for name in args.costs))
     print("|---" * (3 + len(tables)) + "|")
     for length, width in ((length, width) for width in args.widths for length in args.lengths):
-        name = head if width == 1 else f"{head}?width={width}"
+        name = head if width == 1 or args.siblings else f"{head}?width={width}"
         one = type(args)(**vars(args) | {"head": name, "beside": []})
-        texts = play(one, f"static?length={length}", tables[0])
+        texts = play(one, f"static?length={length}", tables[0], width)
         rounds = [row for text in texts for row in text.rounds]
         nodes, tokens = fmean(row[0] for row in rounds), fmean(row[2] for row in rounds)
         written = sum(text.tokens for text in texts)

@@ -184,7 +184,8 @@ BAD: dict[str, tuple[Draft, str]] = {
     "too few chances": (Draft.chain([5, 6], probs=[0.5], dist=ROW[:2]), "1 probabilities for 2"),
     "too many chances": (Draft.chain([5], probs=[0.5, 0.5], dist=ROW[:1]), "2 probabilities for 1"),
     "sampled siblings": (Draft((5, 6), (-1, -1), (0.5, 0.5), ROW[:2]), "must be picked"),
-    "too few distributions": (Draft.chain([5, 6], probs=[0.5, 0.5], dist=ROW[:1]), "1 distributions for 2"),
+    "too many distributions": (Draft.chain([5], probs=[0.5, 0.5], dist=ROW[:2]), "2 distributions for 1"),
+    "no distributions": (Draft.chain([5], dist=[]), "0 distributions for 1"),
     "a narrow distribution": (Draft.chain([5], probs=[0.5], dist=ROW[:1, :98]), "over 98 tokens, not 99"),
 }
 

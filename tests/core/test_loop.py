@@ -250,7 +250,7 @@ FAULTS: dict[str, Any] = {
     "too-many": lambda drafts: [Draft.chain([1] * 4) for _ in drafts],
     "too-few": lambda drafts: drafts[:-1],
     "orphans": lambda drafts: [Draft((1, 2), (0, 1)) for _ in drafts],
-    "unlikely": lambda drafts: [Draft.chain([1, 2], probs=[0.5], dist=[np.full(V, 1 / V)]) for _ in drafts],
+    "unlikely": lambda drafts: [Draft.chain([1], probs=[0.5] * 2, dist=[np.full(V, 1 / V)]) for _ in drafts],
     "slow": slow,
 }
 

@@ -178,7 +178,7 @@ class EagleDrafter(PairDrafter):
 
     def _trees_at_once(self, jobs: Sequence[Job], logits: Tensor, rows: Sequence[int]) -> list[Draft] | None:
         """Draft trees without reading the device between their depths, where the executor can."""
-        if jobs[0].width == 1 or not self.runner.executor.drafts:
+        if not self._is_tree(jobs[0]) or not self.runner.executor.drafts:
             return None
         order = sorted(range(len(jobs)), key=rows.__getitem__)
         trees = draft_trees_at_once(

@@ -85,13 +85,16 @@ class LMDrafter:
         ] = True,
         window: Annotated[int, "latest tokens that it sees; 0: all"] = 0,
         sinks: Annotated[int, "first tokens that it sees beside the window"] = 4,
+        width: Annotated[int, "nodes for each token: it, and the likeliest others beside it"] = 1,
         probe: Annotated[bool, "check how the model can be read"] = True,
     ) -> None:
+        if width < 1:
+            raise UserError(f"width={width}: give 1 or more nodes for a token")
         if min(window, sinks) < 0:
             raise UserError(f"window={window}&sinks={sinks}: give 0 or more; window 0 sees all of a text")
         self.window, self.sinks = window, sinks
         self.runner = rows_of(model, probe=probe, drafts=True)
-        self.vocab_size, self.sample = vocab_size, sample
+        self.vocab_size, self.sample, self.branches = vocab_size, sample, width
         self.size = embedded(self.runner.model)
         small = self.runner.device.type == "cpu" and not self.runner.steps
         self.chunk = 96 if small else 2048  # bounds the memory of long catch-ups
@@ -158,6 +161,8 @@ class LMDrafter:
             jobs = [
                 replace(job, request=self._windowed(job.request, len(job.request.tokens))) for job in jobs
             ]
+        if self.branches > 1:
+            jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
         drafted = [Chain(job, needs(job.stops)) for job in jobs]
         force(drafted, self.runner.device, vocab_size=self.vocab_size, sample=self.sample)
         chains = [chain for chain in drafted if not chain.done]

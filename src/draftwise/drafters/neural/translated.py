@@ -361,6 +361,7 @@ def lm(
     vocabulary: Annotated[
         str, "with another tokenizer than the target's: text, shared tokens, or auto"
     ] = "auto",
+    width: Annotated[int, "nodes for each token: it, and the likeliest others beside it"] = 1,
     probe: Annotated[bool, "check how the model can be read"] = True,
 ) -> LMDrafter | TranslatedDrafter:
     """Drafts with a smaller causal LM, for any number of requests at once.
@@ -383,7 +384,9 @@ def lm(
     more: dict[str, Any] = {"sample": sample, "window": window, "sinks": sinks, "probe": probe}
     if tokenizers is None:
         check_unused(vocabulary)
-        return LMDrafter(model, vocab_size, **more)
+        return LMDrafter(model, vocab_size, width=width, **more)
+    if width > 1:
+        raise UserError(f"width={width}: the model has another tokenizer than the target; leave width out")
     own = int(model.config.get_text_config(decoder=True).vocab_size)
     inner = LMDrafter(model, own, **more)
     return TranslatedDrafter(inner, vocab_size, tokenizers, sample=sample, vocabulary=vocabulary)
