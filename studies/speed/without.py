@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 from draftwise.core.arms import NEVER, Context, Stop
-from draftwise.core.outcomes import Feedback, RoundCost
+from draftwise.core.outcomes import Feedback
 from draftwise.policies.auto.chances import CONTEXTS, Acceptance
 from draftwise.policies.auto.drafts import LENGTHS, Candidate
 from draftwise.policies.auto.guard import Guard
 from draftwise.policies.auto.policy import SLOW, AutoPolicy, Text
-from draftwise.policies.auto.prices import DraftPrice, PassPrice, Rate
+from draftwise.policies.auto.prices import DraftPrice, PassPrice, Rate, RoundCosts
 from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.catalogue import Method
 from draftwise.policies.catalogue.auto import team
@@ -51,15 +50,13 @@ class Without(AutoPolicy):
             return
         self.late = [*(self.late or ()), lambda: super(Without, self).learn(feedback)]
 
-    def spent(
-        self, cost: RoundCost, rounds: Mapping[int, tuple[float, int]], *rest: Any, **named: Any
-    ) -> None:
+    def spent(self, costs: RoundCosts, reading: float) -> None:
         if "at once" not in self.missing:
-            super().spent(cost, rounds, *rest, **named)
+            super().spent(costs, reading)
             return
         for teach in self.late or ():  # of the round before
             teach()
-        self.late = [lambda: super(Without, self).spent(cost, rounds, *rest, **named)]
+        self.late = [lambda: super(Without, self).spent(costs, reading)]
 
     def _text(self, context: Context) -> Text:
         if "hints" in self.missing:

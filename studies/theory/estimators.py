@@ -15,7 +15,7 @@ import numpy as np
 
 from draftwise.core.arms import NEVER
 from draftwise.core.outcomes import Grade
-from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
+from draftwise.policies.recorders.cursors import FORMS, Cursor, window
 from studies.common.command import pictures, start
 from studies.theory.enumeration import (
     Chain,
@@ -76,7 +76,7 @@ def seen(
         grades = drafter.grades(p, history, tokens)
         accepts = [g.accept for g in played.grades(p, history, tokens)] if weigh else []
         accepts += [1.0] * (len(tokens) - len(accepts))
-        return weighted(grades, accepts, len(tokens) - 1, drafter.length, form=form)
+        return window(grades[: len(tokens)], drafter.length, form=form, played=accepts)
 
     return moments((estimate(tokens), prob) for tokens, prob in rounds(p, played, history).items())
 

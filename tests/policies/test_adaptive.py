@@ -6,6 +6,8 @@ from random import Random
 
 import pytest
 
+from draftwise.core.drafts import Signals
+from draftwise.core.outcomes import Outcome
 from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength
 from draftwise.state.learned import fresh
 
@@ -16,7 +18,7 @@ ROUNDS = [(4, 4), (3, 3), (4, 2), (4, 0), (4, 4)]
 def lambdas(rule: AdaEDL) -> list[float]:
     after = []
     for drafted, accepted in ROUNDS:
-        rule.update(drafted=drafted, accepted=accepted, longest=4)
+        rule.learn(Outcome(0, accepted, drafted), 4)
         after.append(rule.threshold)
     return after
 
@@ -33,17 +35,9 @@ def test_adaedl_as_tapout_prints_it() -> None:
     assert lambdas(AdaEDL(form="tapout")) == pytest.approx([0.599, 0.598, 0.599, 0.6, 0.599], abs=1e-12)
 
 
-def test_adaedl_options() -> None:
-    rule = AdaEDL(start=0.5, target=0.5, rate_memory=0.0, threshold_memory=0.5, step=0.1)
-    rule.update(drafted=4, accepted=1, longest=4)
-    assert rule.threshold == pytest.approx(0.55)
-    rule.update(drafted=4, accepted=3, longest=4)
-    assert rule.threshold == pytest.approx(0.5)
-
-
 def test_adaedl_learns_nothing_from_an_empty_draft() -> None:
     rule = AdaEDL()
-    rule.update(drafted=0, accepted=0, longest=4)
+    rule.learn(Outcome(0, 0, 0), 4)
     assert rule == AdaEDL()
 
 
@@ -51,7 +45,7 @@ def test_heuristic_length() -> None:
     rule = HeuristicLength(5)
     lengths = []
     for drafted, accepted in [(5, 5), (7, 3), (6, 0), (2, 2), (0, 0), (7, 6)]:
-        rule.update(drafted=drafted, accepted=accepted)
+        rule.learn(Outcome(0, accepted, drafted))
         lengths.append(rule.length)
     assert lengths == [7, 6, 5, 7, 7, 6]
     assert fresh(rule).length == 5, "the transient schedule starts each text again"
@@ -60,30 +54,36 @@ def test_heuristic_length() -> None:
 def test_heuristic_length_never_goes_below_one() -> None:
     rule = HeuristicLength(2)
     for _ in range(4):
-        rule.update(drafted=rule.length, accepted=0)
+        rule.learn(Outcome(0, 0, rule.length))
     assert rule.length == 1
+
+
+def tell(rule: ConfidenceRefit, chosen: list[float], accepted: int) -> None:
+    """A round with these probabilities of its tokens."""
+    signals = tuple(Signals(p, 0.0, 0.0, p) for p in chosen)
+    rule.learn(Outcome(0, accepted, len(chosen), signals=signals), len(chosen))
 
 
 def test_refit_waits_for_enough_of_both_kinds() -> None:
     rule = ConfidenceRefit()
-    rule.update([0.9, 0.8, 0.7], 3)
-    rule.update([0.6, 0.5, 0.95], 3)
+    tell(rule, [0.9, 0.8, 0.7], 3)
+    tell(rule, [0.6, 0.5, 0.95], 3)
     assert rule.threshold == 0.4, "six pairs, but no miss among them"
     few = ConfidenceRefit()
-    few.update([0.9, 0.2, 0.8, 0.7, 0.6], 4)
+    tell(few, [0.9, 0.2, 0.8, 0.7, 0.6], 4)
     assert few.threshold == 0.4, "both kinds, but five pairs"
 
 
 def test_refit_takes_the_cheapest_point() -> None:
     rule = ConfidenceRefit()
-    rule.update([0.9, 0.8, 0.3, 0.1, 0.05], 2)  # 0.3 was wrong; 0.1 and 0.05 were never tested
-    rule.update([0.7, 0.5, 0.2], 2)
+    tell(rule, [0.9, 0.8, 0.3, 0.1, 0.05], 2)  # 0.3 was wrong; 0.1 and 0.05 were never tested
+    tell(rule, [0.7, 0.5, 0.2], 2)
     # hits 0.9 0.8 0.7 0.5, misses 0.3 0.2: at 0.5 every hit and no miss
     assert rule.threshold == 0.5
-    rule.update([0.1], 1)
+    tell(rule, [0.1], 1)
     # below 0.5 a fifth hit at 0.1 costs both misses (1); without it the cost is 3/5
     assert rule.threshold == 0.5
-    rule.update([0.15, 0.12], 2)
+    tell(rule, [0.15, 0.12], 2)
     # hits 0.9 0.8 0.7 0.5 0.15 0.12 0.1: at 0.5 the cost is 3 * 3/7, at 0.1 it is 1
     assert rule.threshold == 0.1
 
@@ -105,7 +105,7 @@ def test_refit_chooses_as_scikit_learn_does(steps: int) -> None:
             tested = chosen[: accepted + 1]
             probs += tested
             matches += [1] * accepted + [0] * (len(tested) - accepted)
-            rule.update(chosen, accepted)
+            tell(rule, chosen, accepted)
             if len(probs) > 5 and 0 in matches and 1 in matches:
                 fpr, tpr, thresholds = metrics.roc_curve(matches, probs)
                 costs = fpr + 3 * (1 - tpr)

@@ -20,15 +20,15 @@ from draftwise.errors import UserError
 from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength, LengthPolicy
 from draftwise.policies.bandit import BanditPolicy, ContextPolicy, ExpertPolicy
 from draftwise.policies.catalogue import Method, method
+from draftwise.policies.classifiers.routing import RoutedPolicy
 from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
 from draftwise.policies.learners.fixed import Fixed, Uniform
 from draftwise.policies.learners.halving import ExploreThenCommit, SequentialHalving
 from draftwise.policies.learners.hedge import Hedge, NormalHedge
 from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB, UCBSpec, UCBTuned
-from draftwise.policies.recorders.bandit import Bandit, Rate, accepted, blended, block_divergence, simple
+from draftwise.policies.recorders.bandit import Bandit, Rate, accepted, blended, block_divergence
 from draftwise.policies.recorders.full_information import Grading
-from draftwise.policies.routed import RoutedPolicy
 from draftwise.policies.tokens import BetaBank, Separate, TokenPolicy
 from draftwise.state.learned import is_learned
 
@@ -40,7 +40,7 @@ RULES = (  # TapOut, Table 1; AdaEDL's first threshold is ours
     Stop("svip-difference", 0.2),
     Stop("logit-margin", 0.2),
 )
-EDL: dict[str, Any] = dict(start=0.6, target=0.9, rate_memory=0.5, threshold_memory=0.9, step=0.01)
+EDL: dict[str, Any] = {"start": 0.6, "target": 0.9}
 
 
 def each(length: int) -> tuple[Arm, ...]:
@@ -80,7 +80,7 @@ def fixed(name: str, length: int, stop: Stop = NEVER, *, drafter: str = "a", per
 
 DIVERGENCE, PETC = block_divergence, {"constant": 4.0, "horizon": 256, "budget": ceil(4 * log(256))}
 SHORT = {"constant": 2.0, "horizon": 99, "budget": ceil(2 * log(99))}
-SPEC, NORMAL = {"strength": 1.0, "delta": 0.5}, {"mean": 0.5, "variance": 0.25, "noise": 0.25}
+SPEC, NORMAL = {"strength": 1.0}, {"mean": 0.5, "variance": 0.25, "noise": 0.25}
 ROWS = [
     # MetaSD, arXiv 2604.05417: N_max 5, beta 0.01, gamma 0.4, one pull between eliminations (F.4); the
     # constant and horizon of Algorithm 4, the discount of 6 and the window of 8 are ours
@@ -133,15 +133,15 @@ ROWS = [
     Row("metasd-petc?constant=2&horizon=99&length=3", each(3), ExploreThenCommit, SHORT, DIVERGENCE, True),
     Row(
         "metasd-ducb?discount=0.9&beta=0.3&length=3&reward=simple&per_query=false",
-        *(each(3), DiscountedUCB, {"strength": 0.3, "discount": 0.9}, simple, False),
+        *(each(3), DiscountedUCB, {"strength": 0.3, "discount": 0.9}, accepted, False),
     ),
     Row(
         "metasd-swucb?window=50&beta=0.3&length=3&reward=simple&per_query=false",
-        *(each(3), SlidingWindowUCB, {"strength": 0.3, "window": 50}, simple, False),
+        *(each(3), SlidingWindowUCB, {"strength": 0.3, "window": 50}, accepted, False),
     ),
     Row(
         "ucbspec?strength=0.1&length=7&reward=rate&per_query=false",
-        *(each(7), UCBSpec, {"strength": 0.1, "delta": 0.5}, Rate, False),
+        *(each(7), UCBSpec, {"strength": 0.1}, Rate, False),
     ),
     Row("exp3spec?length=7&reward=rate&per_query=false", each(7), EXP3Spec, {}, Rate, False),
     Row("ucbspec?arms=drafters*lengths&lengths=0,3", (Arm("none", 0), *each(3)), UCBSpec, SPEC, Rate, True),
@@ -151,17 +151,17 @@ ROWS = [
         each(7),
         UCB1,
         {"strength": 0.1},
-        simple,
+        accepted,
         True,
     ),
-    Row("tapout-seq-ucb1?reward=simple&length=9", rules(9), UCB1, {"strength": 1.0}, simple, False),
+    Row("tapout-seq-ucb1?reward=simple&length=9", rules(9), UCB1, {"strength": 1.0}, accepted, False),
     Row("tapout-seq-ucbtuned?per_query=true", rules(128), UCBTuned, {"strength": 1.0}, blended, True),
     Row(
         "tapout-seq-ts?reward=simple&length=9&per_query=true",
         rules(9),
         GaussianThompson,
         NORMAL,
-        simple,
+        accepted,
         True,
     ),
     fixed("static?drafter=b&length=3&stop=svip(0.5)", 3, Stop("svip", 0.5), drafter="b"),
@@ -239,7 +239,7 @@ def test_transformers_thresholds_and_lengths() -> None:
     assert isinstance(policy, BanditPolicy)
     (rule,) = policy.moving
     assert isinstance(rule, ConfidenceRefit)
-    assert options(rule) == {"start": 0.4, "enough": 5} and rule.threshold == 0.4
+    assert options(rule) == {"start": 0.4} and rule.threshold == 0.4
     kept = made("hf-threshold?refit=false&threshold=0.3&length=9&drafter=b").policy
     assert isinstance(kept, BanditPolicy) and not kept.moving
     assert kept.arms == (Arm("b", 9, stop=Stop("confidence", 0.3)),)
@@ -265,7 +265,6 @@ def test_tapouts_token_level(name: str, bank: type) -> None:
     assert isinstance(moving, AdaEDL) and options(moving) == EDL | {"form": "tapout"}
     assert isinstance(built.recorder, Bandit) and built.recorder.reward is accepted
     if isinstance(policy.bank, BetaBank):
-        assert (policy.bank.success, policy.bank.failure) == (1.0, 1.0)
         assert policy.bank.successes == policy.bank.failures == [1.0] * 640
     else:
         assert isinstance(policy.bank, Separate)
@@ -319,7 +318,7 @@ def test_hedgespec(
     built = made(name)
     policy, recorder = built.policy, built.recorder
     assert isinstance(policy, ExpertPolicy) and isinstance(recorder, Grading)
-    assert (policy.arms, policy.play, policy.per_query, policy.margin) == (each(5), play, per_query, 0.0)
+    assert (policy.arms, policy.play, policy.per_query) == (each(5), play, per_query)
     assert policy.arms == recorder.arms
     assert {key: getattr(recorder, key) for key in GRADED} == GRADED | graded
     made_of = policy._learner(0)
@@ -344,7 +343,7 @@ def test_linucb() -> None:
     assert built.recorder.reward is accepted
     other = made("linucb?strength=0.1&reward=simple&arms=drafters*lengths&lengths=0,3")
     assert isinstance(other.policy, ContextPolicy) and isinstance(other.recorder, Bandit)
-    assert other.policy.learner.strength == 0.1 and other.recorder.reward is simple
+    assert other.policy.learner.strength == 0.1 and other.recorder.reward is accepted
     assert other.policy.drafters == ("a", "b", "c")  # no draft has no hint
     rate = made("linucb?arms=lengths").recorder
     assert isinstance(rate, Bandit) and isinstance(rate.reward, Rate)

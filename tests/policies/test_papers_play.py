@@ -20,7 +20,7 @@ from draftwise.core.arms import Context, Decision
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome
 from draftwise.policies.arms import tapout_rules
-from draftwise.policies.bandit import BanditPolicy, ExpertPolicy
+from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.classifiers.stopping import Disco, save
 from draftwise.policies.recorders.bandit import Bandit
@@ -347,41 +347,3 @@ def test_disco_stops_where_its_network_says(tmp_path: Path) -> None:
         answers.append(stops.stop(decision.stops[0], signals, position=3, previous=None, joint=1.0))
         assert answers[-1] == (chance < 0.9)
     assert 100 < sum(answers) < 900
-
-
-@pytest.mark.parametrize(
-    ("name", "anew"),
-    [
-        *((f"metasd-{x}", True) for x in ("ucb", "exp3", "sh", "petc", "ducb", "swucb")),
-        ("ucbspec", True),
-        ("exp3spec", True),
-        ("ucb1", False),
-        ("tapout-seq-ucb1", False),
-        ("tapout-seq-ucbtuned", False),
-        ("tapout-seq-ts", False),
-    ],
-)
-def test_what_is_learnt_stays_in_its_text_where_the_paper_says_so(name: str, anew: bool) -> None:
-    policy, recorder = bandit(name)
-    untaught = [float(x) for x in policy._learner(99).estimates()]
-    policy.close(99)
-    rng, outcome = Random(0), outcomes(1, len(policy.arms))
-    for _ in range(30):
-        decision = policy.choose(Context(request=1), rng)
-        hear(policy, recorder, decision, outcome(decision.arm), 1)
-    assert policy._learner(1).estimates() != untaught
-    assert (policy._learner(2).estimates() == untaught) is anew
-    assert max(policy._learner(2).estimates()) < inf
-
-
-@pytest.mark.parametrize("name", ["hedgespec", "hedgespec-hedge"])
-@pytest.mark.parametrize("per_query", [True, False])
-def test_full_information_stays_in_its_text_too(name: str, per_query: bool) -> None:
-    policy = method(f"{name}?per_query={str(per_query).lower()}", ["a", "b", "c"]).policy
-    assert isinstance(policy, ExpertPolicy)
-    for _ in range(20):
-        policy.learn(Feedback(1, Decision(0), losses=(0.9, 0.1, 0.9)))
-    learnt, other = policy._learner(1).estimates(), policy._learner(2).estimates()
-    assert learnt[1] > 0.9 and other == (pytest.approx([1 / 3] * 3) if per_query else learnt)
-    policy.close(1)
-    assert policy._learner(1).estimates() == (pytest.approx([1 / 3] * 3) if per_query else learnt)

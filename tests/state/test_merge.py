@@ -17,7 +17,7 @@ from draftwise.core.outcomes import Feedback, Outcome, RoundCost, Window
 from draftwise.errors import UserError
 from draftwise.policies.auto.chances import Acceptance, Calibration
 from draftwise.policies.auto.policy import AutoPolicy
-from draftwise.policies.auto.prices import Line, PassPrice
+from draftwise.policies.auto.prices import Line, PassPrice, RoundCosts
 from draftwise.policies.bandit import BanditPolicy
 from draftwise.policies.catalogue import method
 from draftwise.policies.learners.exp3 import EXP3, EXP3Spec
@@ -252,7 +252,8 @@ def taught(name: str, seed: int) -> Any:
         windows = (Window(rng.randrange(2), 2, (1.0,) * accepted + (0.0,)),)
         policy.learn(Feedback(0, decision, (outcome,), losses, windows if name == "auto" else ()))
         if isinstance(policy, AutoPolicy):
-            policy.spent(spent, {0: (0.02, 1 + accepted)}, 0.0, matched=[0], is_trial=policy.trial)
+            costs = RoundCosts(spent, [], {0: (0.02, 1 + accepted)}, [0], False, policy.trial)
+            policy.spent(costs, 0.0)
     policy.close(0)
     return policy
 

@@ -21,9 +21,8 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, ReplayState, Trace, read_costs
 from draftwise.policies.catalogue import method
-from draftwise.policies.classifiers.routing import Router, load, runs, save
+from draftwise.policies.classifiers.routing import RoutedPolicy, Router, load, runs, save
 from draftwise.policies.recorders.bandit import REWARDS, Bandit
-from draftwise.policies.routed import RoutedPolicy
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget

@@ -1,7 +1,7 @@
-"""Stop rules and draft lengths that move with what was accepted: numbers only.
+"""Stop rules and draft lengths that move with what was accepted.
 
 Each is a dataclass whose fields are its saved state; a policy asks it for the threshold or length of the
-next round and tells it what became of the last one. `learners.learner.fresh` starts one again.
+next round and tells it what became of the last one. `state.learned.fresh` starts one again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Literal, Protocol
 from ..core.arms import Arm, Context, Decision, Stop
 from ..core.outcomes import Feedback, Outcome
 from ..state.learned import LEARNED, averages, learned
+
+BETA_1, BETA_2, EPSILON = 0.5, 0.9, 0.01  # of AdaEDL: memories of the acceptance rate and of lambda, a step
 
 
 class Adaptive(Protocol):
@@ -43,9 +45,6 @@ class AdaEDL:
     _: KW_ONLY
     start: float = 0.6
     target: float = 0.9
-    rate_memory: float = 0.5
-    threshold_memory: float = 0.9
-    step: float = 0.01
     form: Literal["paper", "tapout"] = "paper"
     threshold: float = field(default=-1.0, metadata=learned(averages))
     rate: float = field(default=-1.0, metadata=learned(averages))
@@ -60,28 +59,16 @@ class AdaEDL:
         return Stop("adaedl", self.threshold)
 
     def learn(self, outcome: Outcome, longest: int) -> None:
-        """Update from a round's outcome."""
-        self.update(drafted=outcome.drafted, accepted=outcome.accepted, longest=longest)
-
-    def update(self, *, drafted: int, accepted: int, longest: int) -> None:
-        """What one round drafted and had accepted, and the most it might have drafted.
-
-        An empty draft changes nothing.
-        """
-        if not drafted:
+        """Update from a round's outcome; an empty draft changes nothing."""
+        if not outcome.drafted:
             return
-        now = accepted / drafted
-        self.rate = self.rate_memory * self.rate + (1.0 - self.rate_memory) * now
-        sign = self._sign(now, full=accepted == longest)
-        moved = self.threshold + self.step * sign
-        self.threshold = self.threshold_memory * self.threshold + (1.0 - self.threshold_memory) * moved
-
-    def _sign(self, now: float, *, full: bool) -> int:
+        now = outcome.accepted / outcome.drafted
+        self.rate = BETA_1 * self.rate + (1.0 - BETA_1) * now
         if self.form == "tapout":
-            return (now < self.target) - (now > self.target)
-        if self.rate < self.target:
-            return 1
-        return 0 if full else -1
+            sign = (now < self.target) - (now > self.target)
+        else:
+            sign = 1 if self.rate < self.target else 0 if outcome.accepted == longest else -1
+        self.threshold = BETA_2 * self.threshold + (1.0 - BETA_2) * (self.threshold + EPSILON * sign)
 
 
 @dataclass(slots=True)
@@ -98,10 +85,11 @@ class HeuristicLength:
     def __post_init__(self) -> None:
         self.length = self.length or self.start
 
-    def update(self, *, drafted: int, accepted: int) -> None:
-        """What one round drafted and had accepted; an empty draft changes nothing."""
-        if drafted:
-            self.length = self.length + 2 if accepted == drafted else max(1, self.length - 1)
+    def learn(self, outcome: Outcome) -> None:
+        """Update from a round's outcome; an empty draft changes nothing."""
+        if outcome.drafted:
+            is_whole = outcome.accepted == outcome.drafted
+            self.length = self.length + 2 if is_whole else max(1, self.length - 1)
 
 
 @dataclass(slots=True)
@@ -109,7 +97,7 @@ class ConfidenceRefit:
     """The threshold of the rule `confidence`, refitted after each round as Transformers does.
 
     Every tested token adds its draft probability and whether the target agreed, up to the first that it
-    did not. With more than `enough` such pairs of both kinds, the threshold is the point of the ROC curve
+    did not. With more than five such pairs of both kinds, the threshold is the point of the ROC curve
     with the least false-positive rate + 3 * false-negative rate. Transformers calls scikit-learn on all
     pairs in each round; here they are kept as counts per probability, in order, and the same points are
     walked with the same arithmetic, so the choice is the same to the last bit, ties included. Nothing is
@@ -118,7 +106,6 @@ class ConfidenceRefit:
 
     start: float = 0.4
     _: KW_ONLY
-    enough: int = 5
     threshold: float = field(default=-1.0, metadata=LEARNED)
     probs: list[float] = field(default_factory=list, metadata=LEARNED)
     matched: list[int] = field(default_factory=list, metadata=LEARNED)
@@ -134,26 +121,20 @@ class ConfidenceRefit:
         return Stop("confidence", self.threshold)
 
     def learn(self, outcome: Outcome, longest: int) -> None:
-        """Update from a round's outcome."""
-        self.update([now.chosen for now in outcome.signals], outcome.accepted)
-
-    def update(self, chosen: Sequence[float], accepted: int) -> None:
-        """The probabilities the drafter gave its own tokens, and how many of them were accepted."""
-        for prob in chosen[:accepted]:
-            self._add(prob, hit=True)
-        if accepted < len(chosen):
-            self._add(chosen[accepted], hit=False)
+        """Update from the probabilities that the drafter gave its own tokens."""
+        for place, now in enumerate(outcome.signals[: outcome.accepted + 1]):
+            self._add(now.chosen, is_hit=place < outcome.accepted)
         hits, misses = sum(self.matched), sum(self.missed)
-        if hits and misses and hits + misses > self.enough:
+        if hits and misses and hits + misses > 5:
             self.threshold = _best_threshold(self.probs, self.matched, self.missed, hits, misses)
 
-    def _add(self, prob: float, *, hit: bool) -> None:
+    def _add(self, prob: float, *, is_hit: bool) -> None:
         at = bisect_left(self.probs, prob)
         if at == len(self.probs) or self.probs[at] != prob:
             self.probs.insert(at, prob)
             self.matched.insert(at, 0)
             self.missed.insert(at, 0)
-        (self.matched if hit else self.missed)[at] += 1
+        (self.matched if is_hit else self.missed)[at] += 1
 
 
 def _best_threshold(
@@ -177,7 +158,7 @@ def _best_threshold(
 
 @dataclass(slots=True)
 class LengthPolicy:
-    """One arm per length, 1 to the longest; all accepted is two longer next time, else one shorter.
+    """One arm per length, 1 to the longest, by `HeuristicLength`.
 
     `transient` starts each text afresh, as Transformers' schedule `heuristic_transient`; its `heuristic`
     continues from text to text.
@@ -202,7 +183,7 @@ class LengthPolicy:
         """Longer or shorter."""
         rule = self._length(feedback.request)
         for outcome in feedback.outcomes:
-            rule.update(drafted=outcome.drafted, accepted=outcome.accepted)
+            rule.learn(outcome)
             rule.length = min(rule.length, len(self.arms))
 
     def close(self, request: int) -> None:

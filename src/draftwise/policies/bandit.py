@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from math import isfinite, log1p
 from random import Random
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from ..core.arms import Arm, Context, Decision
 from ..core.outcomes import Feedback
@@ -17,18 +17,7 @@ from .arms import in_use
 from .learners.learner import Chooser, FullInformation, Learner
 from .learners.linucb import LinUCB
 
-UNIT = "the learner's estimate"
-
-
-def _learner_of(policy: Any, request: int) -> Any:
-    """Return the learner of a request: a fresh one with `per_query`, else the one that all share."""
-    if not policy.per_query:
-        if policy.shared is None:
-            policy.shared = policy.new_learner(len(policy.arms))
-        return policy.shared
-    if request not in policy.learners:
-        policy.learners[request] = policy.new_learner(len(policy.arms))
-    return policy.learners[request]
+L = TypeVar("L", bound=Chooser)
 
 
 def estimated(learners: Iterable[Chooser | LinUCB | None], arms: int) -> Values:
@@ -36,25 +25,49 @@ def estimated(learners: Iterable[Chooser | LinUCB | None], arms: int) -> Values:
     estimates = [learner.estimates() for learner in learners if learner is not None]
     columns = zip(*estimates, strict=True) if estimates else [()] * arms
     known = ([x for x in column if isfinite(x)] for column in columns)
-    return Values(UNIT, tuple(sum(column) / len(column) if column else None for column in known))
+    values = tuple(sum(column) / len(column) if column else None for column in known)
+    return Values("the learner's estimate", values)
 
 
 @dataclass(slots=True)
-class BanditPolicy:
-    """One learner over the arms; with `per_query`, a fresh one for every request.
+class LearnerPolicy(Generic[L]):
+    """One learner over the arms; with `per_query`, a fresh one for every request."""
+
+    arms: tuple[Arm, ...]
+    new_learner: Callable[[int], L]
+    can_learn_late: ClassVar[bool] = True  # learners count what is in flight
+    per_query: bool = False
+    reads_hints: bool = False
+    shared: L | None = field(default=None, metadata=LEARNED)
+    learners: dict[int, L] = field(default_factory=dict)
+
+    def close(self, request: int) -> None:
+        """Forget what was learned for one request only."""
+        self.learners.pop(request, None)
+
+    def values(self, batch: int = 1) -> Values:
+        """Return the learner's estimates; with one for every request, their mean over the open ones."""
+        return estimated([self.shared, *self.learners.values()], len(self.arms))
+
+    def _learner(self, request: int) -> L:
+        if not self.per_query:
+            if self.shared is None:
+                self.shared = self.new_learner(len(self.arms))
+            return self.shared
+        if request not in self.learners:
+            self.learners[request] = self.new_learner(len(self.arms))
+        return self.learners[request]
+
+
+@dataclass(slots=True)
+class BanditPolicy(LearnerPolicy[Learner]):
+    """A learner that is told of the arm that ran.
 
     `moving` are thresholds that an arm's own rounds move (AdaEDL's lambda, Transformers' refit), one place
     per arm; they too start again with every request that has a learner of its own.
     """
 
-    arms: tuple[Arm, ...]
-    new_learner: Callable[[int], Learner]
-    can_learn_late: ClassVar[bool] = True  # learners count what is in flight
-    per_query: bool = False
-    reads_hints: bool = False
     moving: tuple[Adaptive | None, ...] = ()
-    shared: Learner | None = field(default=None, metadata=LEARNED)
-    learners: dict[int, Learner] = field(default_factory=dict)
     own: dict[int, tuple[Adaptive | None, ...]] = field(default_factory=dict)
 
     def choose(self, context: Context, rng: Random) -> Decision:
@@ -79,10 +92,6 @@ class BanditPolicy:
         self.learners.pop(request, None)
         self.own.pop(request, None)
 
-    def values(self, batch: int = 1) -> Values:
-        """Return the learner's estimates; with one for every request, their mean over the open ones."""
-        return estimated([self.shared, *self.learners.values()], len(self.arms))
-
     def _moving(self, request: int, arm: int) -> Adaptive | None:
         """Return the threshold that moves with this arm's rounds, if any does."""
         if not self.moving:
@@ -93,29 +102,17 @@ class BanditPolicy:
             self.own[request] = tuple(fresh(rule) if rule else None for rule in self.moving)
         return self.own[request][arm]
 
-    def _learner(self, request: int) -> Learner:
-        learner: Learner = _learner_of(self, request)
-        return learner
-
 
 @dataclass(slots=True)
-class ExpertPolicy:
-    """One full-information learner over the arms; with `per_query`, a fresh one for every request.
+class ExpertPolicy(LearnerPolicy[FullInformation]):
+    """A learner that is told of all arms.
 
     `play` "sample" draws an arm by its weight, for which the learner's regret is proved; "best" plays the arm
-    of the highest weight and changes it only for one more than `margin` above it, since after each change
-    the new model must prefill the text.
+    of the highest weight and changes it for a higher one only, since after each change the new model must
+    prefill the text.
     """
 
-    arms: tuple[Arm, ...]
-    new_learner: Callable[[int], FullInformation]
-    can_learn_late: ClassVar[bool] = True
-    per_query: bool = False
     play: Literal["sample", "best"] = "sample"
-    margin: float = 0.0
-    reads_hints: bool = False
-    shared: FullInformation | None = field(default=None, metadata=LEARNED)
-    learners: dict[int, FullInformation] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
 
     def choose(self, context: Context, rng: Random) -> Decision:
@@ -127,7 +124,7 @@ class ExpertPolicy:
         values = learner.estimates()
         arm = max(allowed, key=values.__getitem__)
         last = self.last.get(context.request, arm)
-        if last in allowed and values[last] + self.margin >= values[arm]:
+        if last in allowed and values[last] >= values[arm]:
             arm = last
         self.last[context.request] = arm
         return Decision(arm, 1.0, self.arms[arm].stops)
@@ -141,14 +138,6 @@ class ExpertPolicy:
         """Forget what was learned for one request only."""
         self.learners.pop(request, None)
         self.last.pop(request, None)
-
-    def values(self, batch: int = 1) -> Values:
-        """Return the learner's estimates; with one for every request, their mean over the open ones."""
-        return estimated([self.shared, *self.learners.values()], len(self.arms))
-
-    def _learner(self, request: int) -> FullInformation:
-        learner: FullInformation = _learner_of(self, request)
-        return learner
 
 
 LONG_MATCH, LONG_TEXT, HIGH_ENTROPY = 16.0, 512.0, 5.0  # what brings a feature to about 1

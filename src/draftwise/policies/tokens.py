@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,8 +38,8 @@ class TokenPolicy:
 
     arms: tuple[Arm, ...]
     rules: tuple[Stop, ...]
-    bank: Bank
-    moving: tuple[Adaptive | None, ...] = ()
+    bank: Separate | BetaBank
+    moving: tuple[Adaptive | None, ...]
     reads_hints: bool = False
     choices: dict[int, Choices] = field(default_factory=dict)
 
@@ -47,13 +47,11 @@ class TokenPolicy:
         """Return a rule for every position."""
         mine = self.choices.get(context.request)
         if mine is None:
-            mine = self.choices[context.request] = Choices(self.bank.choose(range(self.bank.places), rng))
+            mine = self.choices[context.request] = Choices(self.bank.choose(self.bank.places, rng))
         elif mine.reached:
-            mine.rules[: mine.reached] = self.bank.choose(range(mine.reached), rng)
+            mine.rules[: mine.reached] = self.bank.choose(mine.reached, rng)
             mine.reached = 0
-        now = self.rules
-        if self.moving:
-            now = tuple([m.stop if m else rule for m, rule in zip(self.moving, now, strict=True)])
+        now = tuple([m.stop if m else rule for m, rule in zip(self.moving, self.rules, strict=True)])
         return Decision(0, 1.0, tuple([now[i] for i in mine.rules]))
 
     def learn(self, feedback: Feedback) -> None:
@@ -64,39 +62,19 @@ class TokenPolicy:
         for outcome in feedback.outcomes:
             mine.reached = outcome.drafted
             self.bank.update(mine.rules[: outcome.drafted], outcome.accepted)
-            if self.moving and outcome.drafted:
-                last = self.moving[mine.rules[outcome.drafted - 1]]
-                if last:
-                    last.learn(outcome, outcome.asked or self.arms[0].length)
+            if outcome.drafted and (last := self.moving[mine.rules[outcome.drafted - 1]]):
+                last.learn(outcome, outcome.asked or self.arms[0].length)
 
     def close(self, request: int) -> None:
         """The choices of a request that were never tried come to nothing."""
-        mine = self.choices.pop(request, None)
-        if mine:
+        if mine := self.choices.pop(request, None):
             for place in range(mine.reached, len(mine.rules)):
                 self.bank.abort(place, mine.rules[place])
 
 
-class Bank(Protocol):
-    """A learner for each of `places`, which share nothing but their arms. A choice is in flight till it is
-    told of or aborted."""
-
-    arms: int
-    places: int
-
-    def choose(self, places: Sequence[int], rng: Random) -> list[int]:
-        """Return an arm for each of these places."""
-
-    def update(self, chosen: Sequence[int], successes: int) -> None:
-        """What became of the arms chosen at places 0, 1, ...: the first `successes` did well."""
-
-    def abort(self, place: int, arm: int) -> None:
-        """The choice came to nothing."""
-
-
 @dataclass(slots=True)
 class Separate:
-    """A learner object for each place, for rewards 0 and 1."""
+    """A learner object for each of `places`, which share nothing but their arms."""
 
     arms: int
     places: int
@@ -106,21 +84,24 @@ class Separate:
     def __post_init__(self) -> None:
         self.learners = [self.new_learner(self.arms) for _ in range(self.places)]
 
-    def choose(self, places: Sequence[int], rng: Random) -> list[int]:
-        learners, everyone = self.learners, range(self.arms)
-        return [learners[place].choose(everyone, rng)[0] for place in places]
+    def choose(self, count: int, rng: Random) -> list[int]:
+        """Return an arm for each of the first `count` places."""
+        everyone = range(self.arms)
+        return [learner.choose(everyone, rng)[0] for learner in self.learners[:count]]
 
     def update(self, chosen: Sequence[int], successes: int) -> None:
+        """What became of the arms chosen at places 0, 1, ...: the first `successes` did well."""
         for place, (learner, arm) in enumerate(zip(self.learners, chosen, strict=False)):
             learner.update(arm, float(place < successes), 1.0)
 
     def abort(self, place: int, arm: int) -> None:
+        """The choice came to nothing."""
         self.learners[place].abort(arm)
 
 
 @dataclass(slots=True)
 class BetaBank:
-    """Beta-Bernoulli Thompson sampling at every place, all drawn in one call.
+    """Beta-Bernoulli Thompson sampling at every place, all drawn in one call; methods as those of `Separate`.
 
     The token-level learner of TapOut (arXiv 2511.02017), which names no prior; Beta(1, 1) is uniform. The
     draws are NumPy's, from a generator whose whole state the injected one sets at each call.
@@ -129,8 +110,6 @@ class BetaBank:
     arms: int
     places: int
     _: KW_ONLY
-    success: float = 1.0
-    failure: float = 1.0
     successes: list[float] = field(default_factory=list, metadata=learned(adds))
     failures: list[float] = field(default_factory=list, metadata=learned(adds))
     generator: np.random.Generator = field(
@@ -138,17 +117,12 @@ class BetaBank:
     )
 
     def __post_init__(self) -> None:
-        self.successes = self.successes or [self.success] * (self.arms * self.places)
-        self.failures = self.failures or [self.failure] * (self.arms * self.places)
+        self.successes = self.successes or [1.0] * (self.arms * self.places)
+        self.failures = self.failures or [1.0] * (self.arms * self.places)
 
-    def choose(self, places: Sequence[int], rng: Random) -> list[int]:
-        if not places:
-            return []
-        k, upto = self.arms, max(places) + 1
-        a = np.array(self.successes[: k * upto]).reshape(upto, k)
-        b = np.array(self.failures[: k * upto]).reshape(upto, k)
-        if upto != len(places):
-            a, b = a[list(places)], b[list(places)]
+    def choose(self, count: int, rng: Random) -> list[int]:
+        k = self.arms
+        a, b = (np.array(x[: k * count]).reshape(count, k) for x in (self.successes, self.failures))
         chosen: list[int] = self._seeded(rng).beta(a, b).argmax(1).tolist()
         return chosen
 
@@ -161,12 +135,9 @@ class BetaBank:
         return self.generator
 
     def update(self, chosen: Sequence[int], successes: int) -> None:
-        k, good, bad = self.arms, self.successes, self.failures
         for place, arm in enumerate(chosen):
-            if place < successes:
-                good[place * k + arm] += 1.0
-            else:
-                bad[place * k + arm] += 1.0
+            counts = self.successes if place < successes else self.failures
+            counts[place * self.arms + arm] += 1.0
 
     def abort(self, place: int, arm: int) -> None:
         """Nothing was counted."""

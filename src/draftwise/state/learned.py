@@ -57,11 +57,6 @@ def fresh(learner: L) -> L:
     return type(learner)(**options)
 
 
-def restore(kind: type[L], saved: Mapping[str, Any]) -> L:
-    """Return a learner from its saved fields, without the decisions that were in flight when it was saved."""
-    return kind(**{name: value for name, value in saved.items() if name != "flight"})
-
-
 # -- merging ------------------------------------------------------------------------------------------------
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from draftwise.policies.auto.batch import Planner, Share
-from draftwise.policies.auto.drafts import LENGTHS, Candidate
+from draftwise.policies.auto.drafts import LENGTHS, Candidate, Planner, Share
 from draftwise.policies.auto.prices import PassPrice
 
 BATCH = 8
@@ -68,67 +68,57 @@ def sizes(drafts: Mapping[int, Candidate]) -> list[int]:
 # -- the pass --------------------------------------------------------------------------------------------
 
 
-def test_what_is_free_in_the_pass_is_filled_and_no_more() -> None:
-    """Room for 24 tokens more: three for each of eight, of the same chance."""
-    assert sizes(plan(everyone(0.6), until_32, (0.0, 0.0))) == [3] * BATCH
+def single(chance: float) -> list[Share]:
+    return [Share(0, curve(chance), 0, 0.0)]
 
 
-def test_room_goes_to_the_tokens_of_the_highest_chance() -> None:
-    """Two requests that are surely right take what six others would have had."""
-    offers = everyone(0.3)
-    offers[2] = offers[5] = [Share(0, curve(0.95), 0, 0.0)]
-    assert sizes(plan(offers, full_at_32, (0.0, 0.0))) == [0, 0, 12, 0, 0, 12, 0, 0]
+PADDED = {"padded": True}
 
 
-def test_tokens_that_cost_more_than_their_chance_are_not_bought() -> None:
-    """Each costs 0.8: two of 0.9 and 0.81 are worth it, and no third."""
-    assert sizes(plan(everyone(0.9), by_the_token, (0.0, 0.0))) == [2] * BATCH
-    assert plan(everyone(0.75), by_the_token, (0.0, 0.0)) == {}
-
-
-def test_a_pass_at_most_doubles_in_size() -> None:
-    """32 tokens is the largest that was seen: 64 hold seven more for each request."""
-    assert sizes(plan(everyone(0.99), passes(free, (8, 16, 32)), (0.0, 0.0))) == [7] * BATCH
+@pytest.mark.parametrize(
+    ("offers", "seconds", "options", "expected"),
+    [
+        pytest.param({}, free, {}, [0] * 8, id="without offers nobody drafts"),
+        # room for 24 tokens more: three for each of eight, of the same chance
+        pytest.param(everyone(0.6), until_32, {}, [3] * 8, id="what is free is filled and no more"),
+        pytest.param(everyone(0.6), until_32, {"lengths": (1, 4, 8)}, [1] * 8, id="the next shorter length"),
+        pytest.param(everyone(0.6), until_32, {"lengths": (2,)}, [2] * 8, id="the only length"),
+        pytest.param(everyone(0.6), until_32, {"widths": [3.0]}, [1] * 8, id="a tree has room for its nodes"),
+        # two that are surely right take what six others would have had
+        pytest.param(
+            *(everyone(0.3) | {2: single(0.95), 5: single(0.95)}, full_at_32, {}),
+            *([0, 0, 12, 0, 0, 12, 0, 0],),
+            id="room goes to the highest chances",
+        ),
+        # each costs 0.8: two of 0.9 and 0.81 are worth it, and no third
+        pytest.param(everyone(0.9), by_the_token, {}, [2] * 8, id="as many as are worth it"),
+        pytest.param(everyone(0.75), by_the_token, {}, [0] * 8, id="none is worth it"),
+        # 32 tokens is the largest pass that was seen: 64 hold seven more for each request
+        pytest.param(everyone(0.99), passes(free, (8, 16, 32)), {}, [7] * 8, id="a pass at most doubles"),
+        # one token more for all eight rows costs 6.4 tokens, which one request alone does not gain
+        pytest.param({0: single(0.99)}, by_the_token, PADDED, [0] * 8, id="padded: one pays for all rows"),
+        # with eight that are right nine times of ten, 7.2 tokens by the first, then 6.5 and 5.8
+        pytest.param(everyone(0.9), by_the_token, PADDED, [2] * 8, id="padded: a depth for all"),
+        # their rows have that length anyway
+        pytest.param(
+            *(everyone(0.9) | {3: single(0.2)}, full_at_32, PADDED, [3] * 8),
+            id="padded: the unsure as deep as the sure",
+        ),
+    ],
+)
+def test_what_is_bought(
+    offers: Mapping[int, Sequence[Share]],
+    seconds: Callable[[int], float] | PassPrice,
+    options: dict[str, Any],
+    expected: list[int],
+) -> None:
+    assert sizes(plan(offers, seconds, (0.0, 0.0), **options)) == expected
 
 
 def test_the_gain_of_a_draft_is_its_tokens_less_what_they_add_to_the_pass() -> None:
     draft = plan(everyone(0.9), by_the_token, (0.0, 0.0))[0]
     assert draft.tokens == pytest.approx(0.9 + 0.81) and draft.drafter == 0 and not draft.trial
     assert draft.gain == pytest.approx(0.9 + 0.81 - 2 * 0.8, abs=0.02)
-
-
-@pytest.mark.parametrize("lengths", [(1, 4, 8), (2,)])
-def test_a_draft_has_a_length_that_drafts_may_have(lengths: Sequence[int]) -> None:
-    """Three tokens are bought for each: that is a draft of the next shorter length."""
-    expected = max(n for n in lengths if n <= 3)
-    assert sizes(plan(everyone(0.6), until_32, (0.0, 0.0), lengths=lengths)) == [expected] * BATCH
-
-
-def test_a_tree_takes_the_room_of_its_nodes() -> None:
-    """Three nodes for each depth: the room of three tokens holds one depth."""
-    assert sizes(plan(everyone(0.6), until_32, (0.0, 0.0), widths=[3.0])) == [1] * BATCH
-
-
-# -- padded rows -----------------------------------------------------------------------------------------
-
-
-def test_where_rows_are_padded_one_request_pays_for_the_rows_of_all() -> None:
-    """One token more for all eight rows costs 6.4 tokens, which one request alone does not gain."""
-    alone = {0: [Share(0, curve(0.99), 0, 0.0)]}
-    assert sizes(plan(alone, by_the_token, (0.0, 0.0)))[0] > 1
-    assert plan(alone, by_the_token, (0.0, 0.0), padded=True) == {}
-
-
-def test_where_rows_are_padded_a_depth_is_bought_for_all_of_them() -> None:
-    """With eight that are right nine times of ten, 7.2 tokens by the first, then 6.5 and 5.8."""
-    assert sizes(plan(everyone(0.9), by_the_token, (0.0, 0.0), padded=True)) == [2] * BATCH
-
-
-def test_where_rows_are_padded_the_unsure_draft_as_deep_as_the_sure() -> None:
-    """Their rows have that length anyway."""
-    offers = everyone(0.9)
-    offers[3] = [Share(0, curve(0.2), 0, 0.0)]
-    assert sizes(plan(offers, full_at_32, (0.0, 0.0), padded=True)) == [3] * BATCH
 
 
 # -- calls -----------------------------------------------------------------------------------------------
@@ -195,18 +185,6 @@ def test_reading_goes_off_the_gain_of_its_request() -> None:
 def test_a_trial_is_as_long_as_it_is_to_be_and_marked() -> None:
     drafts = plan(everyone(0.6, trial=4), free, (0.0, 0.0))
     assert sizes(drafts) == [4] * BATCH and all(one.trial for one in drafts.values())
-
-
-def test_without_offers_nobody_drafts() -> None:
-    assert plan({request: [] for request in range(BATCH)}, free) == {}
-
-
-def test_a_depth_whose_tokens_gain_less_than_the_call_takes_for_it_is_not_drafted() -> None:
-    """Both depths are free in the pass. A call takes 1 token for a depth: eight gain 7.2 by the first of
-    theirs and 0.8 by the second."""
-    offers = {request: [Share(0, [0.9, 0.1], 0, 0.0)] for request in range(BATCH)}
-    drafts = plan(offers, free, (0.0, 1.0 / RATE))
-    assert {draft.length for draft in drafts.values()} == {1} and len(drafts) == BATCH
 
 
 def test_a_depth_pays_for_what_its_own_tokens_add_to_the_pass() -> None:

@@ -8,8 +8,7 @@ from math import isnan
 import pytest
 
 from draftwise.policies.auto.prices import (
-    BATCH_SIZES,
-    WAITS,
+    WAIT,
     WINDOW,
     DraftPrice,
     Line,
@@ -41,28 +40,18 @@ def test_before_any_pass_nothing_has_a_price() -> None:
     assert not price.has_readings and price(5) == price.usual(5) == 0.0 and price.room(1) == 1
 
 
-def test_with_one_size_known_more_tokens_are_free_until_they_are_tried() -> None:
-    price = passes((1, 0.010))
-    assert price.has_readings and price(1) == price(9) == pytest.approx(0.010)
-
-
-def test_falling_means_are_pooled() -> None:
-    price = passes((1, 0.010), (3, 0.009), (9, 0.014))
-    assert price(1) == price(2) == price(3) == pytest.approx(0.0095, rel=0.03)
-
-
-def test_between_sizes_seconds_are_interpolated() -> None:
-    assert passes((1, 0.010), (9, 0.014), (17, 0.022))(13) == pytest.approx(0.018, rel=0.02)
-
-
-def test_beyond_the_largest_pass_the_mean_slope_goes_on() -> None:
-    price = passes((1, 0.010), (17, 0.018), (33, 0.042))
-    assert price(49) == pytest.approx(0.042 + 16 * (0.042 - 0.010) / 32, rel=0.02)
-
-
-def test_below_the_smallest_pass_no_token_costs_more_than_its_part_of_it() -> None:
-    price = passes((8, 0.010), (9, 0.040))
-    assert price(4) == pytest.approx(0.005)
+@pytest.mark.parametrize(
+    ("readings", "tokens", "seconds"),
+    [
+        pytest.param([(1, 0.010)], 9, 0.010, id="with one size, more tokens are free until they are tried"),
+        pytest.param([(1, 0.010), (3, 0.009), (9, 0.014)], 2, 0.0095, id="falling means are pooled"),
+        pytest.param([(1, 0.010), (9, 0.014), (17, 0.022)], 13, 0.018, id="between sizes"),
+        pytest.param([(1, 0.010), (17, 0.018), (33, 0.042)], 49, 0.058, id="beyond: the mean slope"),
+        pytest.param([(8, 0.010), (9, 0.040)], 4, 0.005, id="below: no token costs more than its part"),
+    ],
+)
+def test_the_curve_of_passes(readings: list[tuple[int, float]], tokens: int, seconds: float) -> None:
+    assert passes(*readings)(tokens) == pytest.approx(seconds, rel=0.03)
 
 
 def test_more_tokens_never_take_less_time() -> None:
@@ -77,11 +66,7 @@ def test_more_tokens_in_a_pass_are_priced_from_where_it_begins() -> None:
     assert extra[0] == 0.0 and extra[8] == pytest.approx(price(9) - price(1))
     assert extra[16] == pytest.approx(0.012, rel=0.01)
     assert price.extra(9, 8)[8] == pytest.approx(0.008, rel=0.01)
-
-
-def test_nodes_of_a_tree_are_tokens_of_the_pass() -> None:
-    price = passes((1, 0.010), (17, 0.026))
-    assert price.extra(1, 4, 4.0)[:5] == pytest.approx([price.extra(1, 16)[4 * k] for k in range(5)])
+    assert price.extra(1, 4, 4.0)[:5] == pytest.approx([extra[4 * k] for k in range(5)]), "nodes of a tree"
 
 
 def test_prices_of_more_tokens_follow_the_next_pass() -> None:
@@ -120,12 +105,6 @@ def test_a_first_pass_of_its_size_that_took_too_long_is_left_out_once() -> None:
     assert price(9) == pytest.approx(0.080)
 
 
-def test_a_first_pass_of_its_size_that_took_about_as_long_counts() -> None:
-    price = passes((1, 0.010))
-    price.add(9, 0.014)
-    assert price(9) == price.usual(9) == pytest.approx(0.014)
-
-
 def test_a_new_size_takes_no_longer_than_its_tokens_alone() -> None:
     price = passes((1, 0.010))
     for _ in range(2):  # the first is left out
@@ -140,6 +119,8 @@ def test_a_size_that_was_seen_long_ago_is_taken_to_cost_less() -> None:
         price.add(1, 0.010)
     assert 0.010 < price(9) < 0.045
     assert price.usual(9) == pytest.approx(0.080, rel=0.01), "what it took is not what it may take"
+    price.add(9, 0.080)
+    assert price(9) > 0.065, "one pass shows that it costs what it did"
 
 
 def test_prices_of_a_file_are_what_it_says() -> None:
@@ -147,14 +128,6 @@ def test_prices_of_a_file_are_what_it_says() -> None:
     price = passes((1, 0.010), (9, 0.080), times=4)
     restored = PassPrice(list(price.means), list(price.counts), list(price.tokens))
     assert restored(9) == pytest.approx(price.usual(9)) and restored(1) == pytest.approx(0.010)
-
-
-def test_one_pass_shows_that_a_size_costs_what_it_did() -> None:
-    price = passes((1, 0.010), (9, 0.080), times=4)
-    for _ in range(1000):
-        price.add(1, 0.010)
-    price.add(9, 0.080)
-    assert price(9) > 0.065
 
 
 def test_where_rows_are_not_padded_no_size_is_doubted() -> None:
@@ -189,31 +162,21 @@ def test_a_line_has_a_start_and_a_price_for_each_token() -> None:
     fit = line(*((n, 0.001 + 0.0005 * n) for n in (1, 2, 4, 8)))
     assert (fit.start, fit.each) == pytest.approx((0.001, 0.0005), rel=0.05)
     assert fit(20) == pytest.approx(0.011, rel=0.05)
-
-
-def test_with_one_length_seconds_are_taken_to_be_those_of_its_tokens() -> None:
-    fit = line((2, 0.003), times=1)
-    assert (fit.start, fit.each) == pytest.approx((0.0, 0.0015))
+    before = fit(4)
+    fit.add(4, 3.0)
+    assert before < fit(4) < 1.1 * before, "an interruption moves it little"
+    fit = line((1, 0.001), (4, 0.004))
+    for tokens in (1, 4) * WINDOW:
+        fit.add(tokens, 0.003 * tokens)
+    assert fit.each == pytest.approx(0.003, rel=0.15), "lasting change soon"
+    one = line((2, 0.003), times=1)
+    assert (one.start, one.each) == pytest.approx((0.0, 0.0015)), "one length: that of its tokens"
 
 
 def test_neither_the_start_nor_the_token_is_ever_less_than_free() -> None:
     falling, steep = line((1, 0.009), (8, 0.002)), line((1, 0.0), (8, 0.06))
     assert falling.each == 0.0 < falling.start
     assert steep.start == 0.0 < steep.each
-
-
-def test_an_interruption_moves_a_line_little() -> None:
-    fit = line(*((n, 0.001 + 0.0005 * n) for n in (1, 2, 4, 8)))
-    before = fit(4)
-    fit.add(4, 3.0)
-    assert before < fit(4) < 1.1 * before
-
-
-def test_lasting_change_moves_a_line_soon() -> None:
-    fit = line((1, 0.001), (4, 0.004))
-    for tokens in (1, 4) * WINDOW:
-        fit.add(tokens, 0.003 * tokens)
-    assert fit.each == pytest.approx(0.003, rel=0.15)
 
 
 # -- drafts ----------------------------------------------------------------------------------------------
@@ -224,10 +187,6 @@ def called(price: DraftPrice, *readings: tuple[int, float], times: int = 40, bat
     for longest, seconds in readings * times:
         price.add(longest, 0, seconds, batch, batch)
     return price
-
-
-def test_before_any_call_a_draft_has_no_price() -> None:
-    assert all(map(isnan, DraftPrice()(1)))
 
 
 def test_the_first_call_is_not_timed() -> None:
@@ -274,30 +233,25 @@ def test_a_drafter_that_is_not_called_is_forgotten_ever_more_rarely() -> None:
 
 def test_a_drafter_that_is_forgotten_is_tried_without_an_untimed_call() -> None:
     price = called(DraftPrice(), (1, 0.5), times=3)
-    for _ in range(int(WAITS[0])):
+    for _ in range(WAIT):
         price.left_out()
     assert price.trial == 1 and all(map(isnan, price(1)))
     called(price, (1, 0.001), times=1)
     assert price.trial == 4 and sum(price(1)) == pytest.approx(0.001, rel=0.2)
 
 
-def test_a_call_starts_the_wait_anew() -> None:
-    price = called(DraftPrice(), (1, 0.001), times=3)
-    for _ in range(2):
-        for _ in range(int(WAITS[0]) - 1):
-            price.left_out()
-        called(price, (1, 0.001), times=1)
-    assert not price.trial and price.idle == 0.0
-
-
 def test_a_drafter_that_is_worth_a_call_after_its_trial_waits_no_longer_than_at_first() -> None:
     price = called(DraftPrice(), (1, 0.001), times=3)
-    for _ in range(int(WAITS[0])):
+    for _ in range(WAIT):
         price.left_out()
     called(price, (1, 0.001), times=2)
     assert price.wait == 1024.0
     called(price, (1, 0.001), times=1)
-    assert price.wait == 256.0
+    assert price.wait == WAIT
+    for _ in range(WAIT - 1):
+        price.left_out()
+    called(price, (1, 0.001), times=1)
+    assert not price.trial and price.idle == 0.0, "a call starts the wait anew"
 
 
 # -- reading -----------------------------------------------------------------------------------------------
@@ -362,31 +316,19 @@ def test_a_reading_of_nothing_is_none(tokens: int, seconds: float) -> None:
     assert price.reading.readings == 0.0
 
 
-def test_there_are_prices_for_every_class_of_batch() -> None:
-    assert len(DraftPrice().calls) == len(BATCH_SIZES)
-
-
 # -- rates -------------------------------------------------------------------------------------------------
-
-
-def test_before_the_first_round_a_second_has_no_worth() -> None:
-    assert Rate()(True, 0.01) == 0.0
 
 
 def test_a_rate_is_that_of_its_kind_of_place_and_leans_on_all() -> None:
     rate = Rate()
+    assert rate(True, 0.01) == 0.0
+    rate.add(False, 1, 0.01, 1)
+    assert rate(True, 0.01) == pytest.approx(100), "a place without rounds"
     for _ in range(100):
         rate.add(False, 1, 0.01, 1)
         rate.add(True, 10, 0.01, 1)
     assert 100 < rate(False, 0.01) < 160 < 940 < rate(True, 0.01) < 1000
     assert rate(False, 0.0) == rate(True, 0.0) == pytest.approx(550, rel=0.01), "without a plain round"
-
-
-def test_a_place_without_rounds_has_the_rate_of_all() -> None:
-    rate = Rate()
-    for _ in range(10):
-        rate.add(False, 2, 0.01, 1)
-    assert rate(True, 0.01) == pytest.approx(200)
 
 
 def test_a_rate_follows_what_is_recent() -> None:

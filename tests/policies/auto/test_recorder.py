@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,7 +23,6 @@ from draftwise.policies.auto.recorder import (
     AutoRecorder,
     GradingState,
     PendingDraft,
-    _decided,
     _windows,
 )
 from draftwise.policies.catalogue import method
@@ -57,17 +55,24 @@ def test_a_model_that_does_not_play_is_graded_on_each_token_once_and_calibrated(
     assert loop.policy.calibrations[0].seen > 100  # type: ignore[attr-defined]
 
 
-def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    windows_of_rounds: list[list[Window]] = []
+def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RoundRecord, int, Sequence[Window]]]:
+    """Every round that the recorder follows, where it began, and its windows."""
+    windows_of_rounds: list[tuple[RoundRecord, int, Sequence[Window]]] = []
     follow = AutoRecorder._follow
 
     def keep(self: AutoRecorder, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
-        windows_of_rounds.append(follow(self, seen, notes, graders))
-        return windows_of_rounds[-1]
+        windows = follow(self, seen, notes, graders)
+        windows_of_rounds.append((seen, notes.at, tuple(windows)))
+        return windows
 
     monkeypatch.setattr(AutoRecorder, "_follow", keep)
+    return windows_of_rounds
+
+
+def test_a_text_that_ends_settles_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows_of_rounds = followed(monkeypatch)
     _, loop, rounds = World(monkeypatch, EASY, Prices(), {}, ("a", "b")).run("auto", texts=3, tokens=40)
-    ends = [windows for windows, round in zip(windows_of_rounds, rounds, strict=True) if round.done]
+    ends = [mine for (*_, mine), round in zip(windows_of_rounds, rounds, strict=True) if round.done]
     assert len(ends) == 3 and any(all(x == 1.0 for x in w.accepts) for windows in ends for w in windows)
     assert not loop.recorder.texts  # type: ignore[attr-defined]
 
@@ -226,20 +231,6 @@ def test_a_model_that_plays_now_and_then_is_graded_on_the_plain_rounds_between()
     assert [len(window.accepts) for window in windows] == [4, 4, 4]
 
 
-def followed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[RoundRecord, int, Sequence[Window]]]:
-    """Every round that the recorder follows, where it began, and its windows."""
-    windows_of_rounds: list[tuple[RoundRecord, int, Sequence[Window]]] = []
-    follow = AutoRecorder._follow
-
-    def keep(self: AutoRecorder, seen: RoundRecord, notes: GradingState, graders: Graders) -> list[Window]:
-        windows = follow(self, seen, notes, graders)
-        windows_of_rounds.append((seen, notes.at, tuple(windows)))
-        return windows
-
-    monkeypatch.setattr(AutoRecorder, "_follow", keep)
-    return windows_of_rounds
-
-
 @pytest.mark.parametrize("chance", [0.0, 0.6, 1.0])
 def test_a_draft_that_the_end_of_its_text_cut_short_counts_as_far_as_it_went(
     monkeypatch: pytest.MonkeyPatch, chance: float
@@ -271,15 +262,6 @@ def test_a_tree_that_the_end_of_its_text_cut_short_is_not_taken_for_wrong(
     stage.run("auto")
     assert sum(seen.outcome.censored and bool(windows) for seen, _, windows in windows_of_rounds) >= 4
     assert all(set(window.accepts) <= {1.0} for _, _, windows in windows_of_rounds for window in windows)
-
-
-def test_what_a_text_that_ended_inside_a_draft_did_not_reach_was_not_rejected() -> None:
-    """An end-of-text token among the accepted ones: the target's next token is missing."""
-    none: Any = None
-    outcome = Outcome(0, 3, 5, censored=True)
-    seen = RoundRecord(none, Decision(0), outcome, Draft.chain([3, 4, 5, 6, 7]), (3, 4, 5), (-1, 0, 1), none)
-    assert _decided(seen) == 3
-    assert _decided(replace(seen, tokens=(3, 4, 5, 9))) == 5
 
 
 @pytest.mark.parametrize("outcome", [Outcome(1, 0, 0, censored=True), Outcome(1, 0, 1, asked=1)])

@@ -29,7 +29,7 @@ from draftwise.models.runner.drafts import TreeLevel
 from draftwise.policies.auto.chances import MEMORY, SIBLINGS, Calibration, Siblings
 from draftwise.policies.auto.drafts import DEEPEST, WIDTH, Candidate
 from draftwise.policies.auto.policy import TRUSTED, AutoPolicy
-from draftwise.policies.auto.prices import WAITS
+from draftwise.policies.auto.prices import WAIT
 from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.auto import team
@@ -179,6 +179,7 @@ def test_which_drafters_have_trees() -> None:
     arms, drafters, _ = team(["ngram", "eagle:a", "eagle:b?width=2", "zoo:general", "mtp"], (1, 2, 8, 16))
     wide = {(arm.drafter, arm.length) for arm in arms if arm.width > 1}
     assert wide == {(name, n) for name in ("eagle:a", "mtp") for n in (1, 2, 8)} and DEEPEST == 8
+    assert Arm("eagle:a", 3, WIDTH).name == "eagle:a:3x4"
     assert not any(arm.width > 1 for arm in method("auto?width=1", ["eagle:a"]).policy.arms)
     with pytest.raises(UserError, match="auto\\?width=9: give 1 to 8 nodes"):
         method("auto?width=9", ["eagle:a"])
@@ -223,7 +224,7 @@ def test_trees_that_look_too_expensive_are_tried_again_in_the_end() -> None:
     price = policy.draft_price(0, WIDTH)
     for depth in (1, 1, 4):
         price.add(depth, 0, 1.0, 1, 1)
-    for _ in range(int(WAITS[0])):
+    for _ in range(WAIT):
         assert not price.trial
         assert policy.arms[policy.choose(Context(), Random(0)).arm].width == 1
     assert price.trial
@@ -363,7 +364,3 @@ def test_texts_are_the_targets_own(good: bool, temperature: float) -> None:
     assert all(len(text) == 40 for text in texts.values()) and policy.siblings[0].missed > 0.0
     if not temperature:
         assert [texts[i] for i in sorted(texts)] == [own_text(made, p, 40) for p in prompts()]
-
-
-def test_the_arms_names_tell_trees_from_chains() -> None:
-    assert Arm("eagle:a", 3, WIDTH).name == "eagle:a:3x4"

@@ -23,17 +23,9 @@ from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
+from .script import Clock
+
 V = 12
-
-
-class Clock:
-    """Seconds since the beginning."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass

@@ -16,8 +16,7 @@ from draftwise.core.outcomes import Feedback, Grade
 from draftwise.core.request import Request
 from draftwise.core.roles import Graders, RoundRecord
 from draftwise.core.sampling import Sampling
-from draftwise.errors import UserError
-from draftwise.policies.recorders.cursors import FORMS, Cursor, weighted, window
+from draftwise.policies.recorders.cursors import FORMS, Cursor, window
 from draftwise.testing.distributions import Distribution as Logits
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -101,11 +100,11 @@ def test_a_cursor_by_hand() -> None:
 
 def test_a_weighted_window_by_hand() -> None:
     played = (0.5, 0.25, 1.0)
-    assert isclose(weighted(GRADES, played, 2, 3), 1 + 0.6 + 0.5 * 0.9 / 0.5 + 0.4 * 0.3 / (0.5 * 0.25))
-    assert isclose(weighted(GRADES, played, 1, 3), 1 + 0.6 + 0.5 * 0.9 / 0.5)
-    assert isclose(weighted(GRADES, played, 1, 3, form="ratio"), 1 + 0.5 + 0.4 / 0.5)
-    assert isclose(weighted(GRADES, played, 0, 3), 1.6)
-    assert isclose(weighted(GRADES, played, 2, 1), 1.6)
+    assert isclose(window(GRADES, 3, played=played), 1 + 0.6 + 0.5 * 0.9 / 0.5 + 0.4 * 0.3 / (0.5 * 0.25))
+    assert isclose(window(GRADES[:2], 3, played=played), 1 + 0.6 + 0.5 * 0.9 / 0.5)
+    assert isclose(window(GRADES[:2], 3, form="ratio", played=played), 1 + 0.5 + 0.4 / 0.5)
+    assert isclose(window(GRADES[:1], 3, played=played), 1.6)
+    assert isclose(window(GRADES, 1, played=played), 1.6)
 
 
 def test_nine_matches_and_a_miss_are_ten_a_round() -> None:
@@ -135,11 +134,6 @@ def test_a_rule_that_fires_ends_the_draft_after_its_token() -> None:
     # one that accepted both tokens is through; so is one that began again and accepted the second alone
     expected = [0.3, 0.5, 0.8 * 0.6 + 0.2 * 0.6 + 0.4 * 0.1]
     assert [cursor.step(g) for g in grades] == pytest.approx(expected)
-
-
-def test_an_unknown_form_is_refused() -> None:
-    with pytest.raises(UserError, match="form=raw"):
-        Cursor(3, form="raw")
 
 
 # -- by enumeration --------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ from draftwise.core.outcomes import Feedback, Window
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
-from draftwise.policies.auto.guard import JUDGED
 from draftwise.policies.auto.policy import SLOW, AutoPolicy
-from draftwise.policies.auto.prices import PassPrice
+from draftwise.policies.auto.prices import WINDOW, PassPrice
 from draftwise.policies.catalogue import Method
 from draftwise.testing.distributions import markov
 from draftwise.testing.target import SimTarget
@@ -126,7 +125,7 @@ def test_without_cascades_none_is_weighed() -> None:
 def test_without_the_guard_losing_goes_on() -> None:
     for part, goes_on in (("", False), ("guard", True)):
         guard = policy_without(part, "ngram").guards[0]
-        for _ in range(int(JUDGED)):
+        for _ in range(WINDOW):
             guard.add(1.1, 1.0)
         assert guard.allows(0.5, 1) is goes_on
 

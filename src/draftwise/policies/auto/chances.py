@@ -13,11 +13,7 @@ from ...state.learned import adds, fades, learned, mean_by
 MATCHES = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0, 16.0)  # the context of a match is the first that is not smaller
 CONTEXTS = len(MATCHES) + 1
 MEMORY = 0.997  # of a count, with each draft of its context
-LEAN = (
-    2.0,
-    8.0,
-    4.0,
-)  # tests that lean on one half, on the next shorter match, on the other tokens of a draft
+LEAN = (2.0, 8.0, 4.0)  # tests that lean on one half, on the next shorter match, on a draft's other tokens
 SIBLINGS = (4.0, 0.3)  # misses that lean on this share which another node of a tree catches
 LEAST = 0.02  # chances below this one count as none
 CLASSES = 1024  # of the text's last token: its id modulo this number

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from ...core.arms import Arm, HandOver, Stop
 from ...specs import cascade_parts, parse_drafter, takes_over
 from .chances import CONTEXTS, MATCHES
+from .prices import PassPrice
 
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 WIDTH, DEEPEST = 4, 8  # of a tree: nodes for a token of its depth, at most, and its depth
@@ -139,3 +140,162 @@ def cascade(
 def rules(rule: Stop, prefix_length: int) -> tuple[Stop, ...]:
     """Stop rules under which the first part has at most `prefix_length` tokens; 0: there is only one part."""
     return (*(rule,) * (prefix_length - 1), END) if prefix_length else (rule,)
+
+
+# -- a round of several requests: the tokens of all their drafts are bought in the order of their worth -----
+
+
+@dataclass(slots=True)
+class Share:
+    """What one drafter could draft for one request of a batch; as an `Offer`, but for what all share.
+
+    `trial` is the length of a draft that measures its drafter (0: none), and `reading` what this request
+    alone would pay, in tokens.
+    """
+
+    drafter: int
+    survival: Sequence[float]
+    trial: int
+    reading: float
+
+
+@dataclass(slots=True)
+class Planner:
+    """Chooses the drafts of a round together: calls and the pass are shared by all requests.
+
+    Of all tokens those of the highest chance are bought, as many as fill the pass best; where rows are
+    `padded` to the longest, a depth of all requests at once. A call of a drafter takes as long as its longest
+    draft: a depth whose tokens gain less than it takes is given back, and a drafter whose call costs more
+    than its drafts gain is left out.
+
+    Attributes:
+        passes: what a pass takes.
+        rate: tokens that a second is worth.
+        batch: requests of the round.
+        padded: whether all rows of a pass have the length of the longest.
+        lengths: the lengths that a draft may have.
+        widths: nodes of each drafter's tree for a token of its depth.
+        calls: each drafter's seconds of a call: its start, and each token of its longest draft.
+    """
+
+    passes: PassPrice
+    rate: float
+    batch: int
+    padded: bool
+    lengths: Sequence[int]
+    widths: Sequence[float]
+    calls: Sequence[tuple[float, float]]
+    token: float = 0.0  # tokens that one more in the pass costs
+    size: float = 0.0  # tokens of the pass
+    out: set[int] = field(default_factory=set)
+
+    def plan(self, offers: Mapping[int, Sequence[Share]]) -> dict[int, Candidate]:
+        """Return the best draft of each request that drafts, by the request."""
+        while True:
+            self.token, depths = 0.0, dict[int, int]()
+            for _ in range(2):  # the second time with what a token of the pass costs, and with its depths
+                shares = self._choose(offers)
+                lengths = self._fill(shares, depths)
+                depths = self._depths(shares, lengths)
+            drafts = self._drafts(shares, lengths, depths)
+            worst, most = -1, 0.0
+            for i in {share.drafter for share in shares.values()} - self.out:
+                mine = [one for one in drafts.values() if one.drafter == i]
+                if any(one.trial for one in mine):
+                    continue
+                longest, gain = max((one.length for one in mine), default=0), sum(one.gain for one in mine)
+                loss = self.rate * (self.calls[i][0] + self.calls[i][1] * longest) - gain if mine else 0.0
+                if loss > most:
+                    worst, most = i, loss
+            if worst < 0:
+                return drafts
+            self.out.add(worst)
+
+    def _choose(self, offers: Mapping[int, Sequence[Share]]) -> dict[int, Share]:
+        """Return the drafter of the highest gain for each request, where all of them share its calls."""
+        best: dict[int, Share] = {}
+        for request, shares in offers.items():
+            highest = 0.0
+            for share in shares:
+                i = share.drafter
+                if i in self.out:
+                    continue
+                price = self.token * self.widths[i] + self.rate * self.calls[i][1] / self.batch
+                gain = -share.reading
+                for chance in share.survival:
+                    if chance <= price:
+                        break
+                    gain += chance - price
+                if gain > highest:
+                    best[request], highest = share, gain
+        return best
+
+    def _fill(self, shares: Mapping[int, Share], depths: Mapping[int, int]) -> dict[int, int]:
+        """Return the length of each draft that fills the pass best; sets what a token of it costs."""
+        passes, batch = self.passes, self.batch
+        room, plain = passes.room(batch), passes(batch)
+        steps: list[tuple[float, float, list[int]]] = []  # chances, nodes, requests
+        for request, share in shares.items():
+            width = self.widths[share.drafter]
+            most = min(share.trial, room) or depths.get(share.drafter)
+            for k, chance in enumerate(share.survival[:most]):
+                if not self.padded:
+                    steps.append((chance, width, [request]))
+                elif k < len(steps):
+                    gain, nodes, mates = steps[k]
+                    steps[k] = gain + chance, max(nodes, batch * width), [*mates, request]
+                else:
+                    steps.append(
+                        (chance - self.rate * self.calls[share.drafter][1], batch * width, [request])
+                    )
+        steps.sort(key=lambda step: -step[0])
+        count, highest, gain, size, full = 0, 0.0, 0.0, float(batch), float(batch)
+        for k, (chance, nodes, _) in enumerate(steps):
+            gain, size = gain + chance, size + nodes
+            if size > batch * (1 + room) and k:
+                break
+            net = gain - self.rate * (passes(size) - plain)
+            if net > highest:
+                count, highest, full = k + 1, net, size
+        self.size, self.token = full, self.rate * (passes(full) - plain) / max(1.0, full - batch)
+        lengths: dict[int, int] = {}
+        for _, _, mates in steps[:count]:
+            for request in mates:
+                lengths[request] = lengths.get(request, 0) + 1
+        return lengths
+
+    def _depths(self, shares: Mapping[int, Share], lengths: Mapping[int, int]) -> dict[int, int]:
+        """Return how deep each drafter drafts: its last tokens gain more than the pass and the call take."""
+        depths, size = {}, self.size
+        for i, (_, each) in enumerate(self.calls):
+            columns: list[tuple[float, int]] = []  # chances at each depth, and how many requests go so deep
+            for request, n in lengths.items():
+                if (share := shares[request]).drafter == i:
+                    columns += [(0.0, 0)] * (n - len(columns))
+                    for k in range(n):
+                        columns[k] = columns[k][0] + share.survival[k], columns[k][1] + 1
+            while columns:
+                gain, count = columns[-1]
+                less = size if self.padded else size - count * self.widths[i]
+                if gain > self.rate * (each + self.passes(size) - self.passes(less)):
+                    break
+                columns.pop()
+                size = less
+            depths[i] = len(columns)
+        return depths
+
+    def _drafts(
+        self, shares: Mapping[int, Share], lengths: Mapping[int, int], depths: Mapping[int, int]
+    ) -> dict[int, Candidate]:
+        drafts = {}
+        for request, bought in lengths.items():
+            share = shares[request]
+            n = min(bought, depths[share.drafter])
+            length = max((one for one in self.lengths if one <= n), default=0)
+            if share.trial:  # lengths may have gaps, and only a trial shows what the next one costs
+                length = next((one for one in self.lengths if one >= n), length)
+            tokens = sum(share.survival[:length])
+            price = 0.0 if self.padded else self.token * self.widths[share.drafter] * length
+            if (gain := tokens - price - share.reading) > 0.0:
+                drafts[request] = Candidate(share.drafter, length, tokens, 0.0, gain, share.trial > 0)
+        return drafts

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-JUDGED = 64.0  # rounds of speculation that are judged together
-PAUSES = (128, 4, 8192)  # rounds of the first pause, growth of the next, the longest
+from .prices import GROWTH, LONGEST_WAIT, WINDOW
+
+PAUSE = 128  # rounds of the first pause
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class Guard:
     plain: float = 0.0
     rounds: int = 0
     pause: float = 0.0
-    penalty: int = PAUSES[0]
+    penalty: int = PAUSE
     least: float = 1.0
 
     def allows(self, gain: float, batch: int) -> bool:
@@ -39,19 +40,14 @@ class Guard:
             self.least *= 2.0 if seconds > plain else 0.5
             self.pause *= self.least > 1 / 16
             return
-        keep = 1.0 - 1.0 / JUDGED
-        self.spent, self.plain, self.rounds = (
-            keep * self.spent + seconds,
-            keep * self.plain + plain,
-            self.rounds + 1,
-        )
-        if self.rounds < JUDGED:
-            return
-        if self.spent > self.plain > 0.0:
-            self.pause, self.penalty = float(self.penalty), min(PAUSES[1] * self.penalty, PAUSES[2])
+        keep = 1.0 - 1.0 / WINDOW
+        self.spent, self.plain = keep * self.spent + seconds, keep * self.plain + plain
+        self.rounds += 1
+        if self.rounds >= WINDOW and self.spent > self.plain > 0.0:
+            self.pause, self.penalty = float(self.penalty), min(GROWTH * self.penalty, LONGEST_WAIT)
             self.spent, self.plain, self.rounds, self.least = 0.0, 0.0, 0, 1.0
-        elif self.rounds > 4 * JUDGED:
-            self.penalty = PAUSES[0]
+        elif self.rounds > 4 * WINDOW:
+            self.penalty = PAUSE
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from math import isfinite, isnan
@@ -10,21 +10,30 @@ from random import Random
 from typing import ClassVar
 
 from ...core.arms import NEVER, Arm, Context, Decision, Stop
-from ...core.outcomes import Feedback, RoundCost
+from ...core.outcomes import Feedback
 from ...core.roles import Values
 from ...state.learned import LEARNED, learned, mean_of_known
-from .batch import Planner, Share
 from .chances import LEAST, Acceptance, Calibration, Siblings, match_length
-from .drafts import DEEPEST, LENGTHS, TAKEN, Candidate, Offer, Reason, cascade, cascades, rules
+from .drafts import (
+    DEEPEST,
+    LENGTHS,
+    TAKEN,
+    Candidate,
+    Offer,
+    Planner,
+    Reason,
+    Share,
+    cascade,
+    cascades,
+    rules,
+)
 from .guard import Guard, Skipping
-from .prices import BATCH_SIZES, DraftPrice, PassPrice, Rate, size_class
+from .prices import BATCH_SIZES, UNLIKE, WINDOW, DraftPrice, PassPrice, Rate, RoundCosts, size_class
 
 KINDS = ("eager", "compiled", "graph", "other")  # of passes: each has prices of its own
-SAME_MACHINE = 1.5  # passes whose seconds differ by more than this factor are of two machines
 SLOW = 10e-3  # seconds of a pass, from which weighing cascades takes a share of the time that does not count
 TRUSTED = 20.0  # tested tokens from which a drafter's own confidence may stop it
 SUREST = 0.9  # the highest threshold of the stop rule
-USUAL_ANSWER = 64.0  # tokens of an answer, before the first has ended
 
 
 @dataclass(slots=True)
@@ -238,16 +247,13 @@ class AutoPolicy:
         text = self.texts.get(context.request)
         if text is None:
             text = self.texts[context.request] = Text([])
-        hints, best = context.hints, 0
-        own = [0] * len(self.drafters)
-        for i, name in enumerate(self.drafters):
-            if self.looks_up[i] and (hint := hints.get(name)):
-                own[i] = at = match_length(hint)
-                best = max(best, at)
+        hints, lookups = context.hints, self.looks_up
+        own = [
+            match_length(hints.get(name, 0.0)) if lookups[i] else 0 for i, name in enumerate(self.drafters)
+        ]
+        best = max(own, default=0)
         text.matched = best > 0
-        text.contexts = (
-            [at if up else best for at, up in zip(own, self.looks_up, strict=True)] if best else own
-        )
+        text.contexts = [at if up else best for at, up in zip(own, lookups, strict=True)]
         return text
 
     def _ready(self, context: Context, text: Text) -> list[tuple[int, Sequence[float]]]:
@@ -323,10 +329,10 @@ class AutoPolicy:
 
         They are priced by the rate of all time, reading included: no round of this text makes up for them.
         """
-        if self.looks_up[i] or not (each := self.draft_price(i).reading.each):
+        if not (each := self.draft_price(i).reading.each):  # as for lookups, which read nothing
             return 0.0
         unread = context.length - text.read.get(i, 0)
-        left = max((self.answer or USUAL_ANSWER) - context.position, 0.5 * context.position, 8.0)
+        left = max((self.answer or WINDOW) - context.position, 0.5 * context.position, 8.0)
         rounds = min(left, context.remaining) * self.acceptance[i].confidence / (1.0 + sum(curve))
         whole, reading = self.time
         return each * unread / max(1.0, rounds) * (whole / (whole + reading) if whole else 1.0)
@@ -335,29 +341,25 @@ class AutoPolicy:
         """Return the stop rule of a draft; until its drafter's calibration is trusted, one that never stops.
 
         Draft on while the chance that all tokens so far and one more are accepted is above what one more
-        costs, by what each of this draft's tokens adds to the pass.
+        costs, by what each of this draft's tokens adds to the pass. A node of a tree must be worth its part
+        of the pass, and all nodes of a depth the step to the next.
         """
         i, length = self.cascades.get(best.drafter, best.drafter), best.prefix_length or best.length
-        calibration = self.calibrations[i]
+        calibration, least, deeper = self.calibrations[i], 0.0, 0.0
         if self.looks_up[i]:
             return NEVER
-        least = 0.0
-        if best.width > 1:
-            least, deeper = self._worth_of_nodes(best, rate) if calibration.seen >= TRUSTED else (0.0, 0.0)
-            return Stop("gain", min(least, SUREST), calibration, deeper=deeper)
         if calibration.seen >= TRUSTED:
-            price, passes = self.draft_price(i), self.passes(batch)
-            more = 0.0 if self.padded and batch > 1 else passes.extra(batch, length)[length] / length
-            seconds = price(batch)[1] / batch + price.width * more
-            least = 0.0 if isnan(seconds) else rate * seconds / self.acceptance[i].mean
-        return Stop("gain", min(least, SUREST), calibration)
-
-    def _worth_of_nodes(self, tree: Candidate, rate: float) -> tuple[float, float]:
-        """Return what a node of a tree must be worth, and the nodes of a depth for the next to be drafted."""
-        price = self.draft_price(tree.drafter, tree.width)
-        node = self._extra(price.width, DEEPEST)[tree.length] / (tree.length * price.width)
-        each = 0.0 if isnan(step := price(1)[1]) else step
-        return rate * node, rate * each / self.acceptance[tree.drafter].mean
+            price, mean = self.draft_price(i, best.width), self.acceptance[i].mean
+            step = price(batch)[1]
+            if best.width > 1:
+                node = self._extra(price.width, DEEPEST)[length] / (length * price.width)
+                least, deeper = rate * node, 0.0 if isnan(step) else rate * step / mean
+            else:
+                passes = self.passes(batch)
+                more = 0.0 if self.padded and batch > 1 else passes.extra(batch, length)[length] / length
+                seconds = step / batch + price.width * more
+                least = 0.0 if isnan(seconds) else rate * seconds / mean
+        return Stop("gain", min(least, SUREST), calibration, deeper=deeper)
 
     # -- learning ------------------------------------------------------------------------------------
 
@@ -373,31 +375,22 @@ class AutoPolicy:
                 for k, signal in enumerate(signals[: min(tested, first)]):
                     calibration.learn(signal.chosen, float(k < outcome.accepted))
 
-    def spent(
-        self,
-        cost: RoundCost,
-        rounds: Mapping[int, tuple[float, int]],
-        reading: float,
-        *,
-        has_tree: bool = False,
-        matched: Collection[int] = (),
-        is_trial: bool = False,
-    ) -> None:
-        """Learn what a round took: seconds and tokens of each request, `reading` of drafters left out.
+    def spent(self, costs: RoundCosts, reading: float) -> None:
+        """Learn what a round took; `reading` are the seconds of it in which drafters read texts.
 
-        Seconds are NaN where the pass also read a prompt. In `matched` requests a lookup had a match; in a
-        trial a drafter was measured.
+        Seconds are NaN where the pass also read a prompt.
         """
+        cost = costs.cost
         n, kind = cost.requests, pass_kind(cost.kind)
-        if has_tree:
+        if costs.has_tree:
             self.tree_kind = kind
         elif kind != self.kind:
             self.kind, self.owed = kind, 0.0
         if n > 1:
             self.padded = cost.width > 0
-        whole = written = 0.0
-        for one, new in rounds.values():
-            whole, written = whole + one, written + new
+        part = reading / n
+        rounds = {request: (one - part, new) for request, (one, new) in costs.rounds.items()}
+        whole, written = sum(one for one, _ in rounds.values()), sum(new for _, new in rounds.values())
         if not isfinite(whole):
             return
         self.time = 0.99 * self.time[0] + whole, 0.99 * self.time[1] + reading
@@ -412,15 +405,15 @@ class AutoPolicy:
             passes.add(tokens, target + (self.owed if tokens > n else 0.0), doubts=n == 1 or self.padded)
             self.owed = 0.0 if tokens > n else self.owed
         for request, (one, new) in rounds.items():
-            rate.add(request in matched, new, max(0.0, one), n)
-        if (tokens > n or cost.again) and not is_trial:
+            rate.add(request in costs.matched, new, max(0.0, one), n)
+        if (tokens > n or cost.again) and not costs.is_trial:
             self.guards[self.kind].add(whole + reading, written * self.passes(n)(n) / n)
 
     def _check(self, target: float, usual: float) -> None:
         """Forget all prices that a file brought if the first known pass takes another time."""
         if self.doubted and usual:
             self.doubted = False
-            if not usual / SAME_MACHINE < target < usual * SAME_MACHINE:
+            if not usual / UNLIKE < target < usual * UNLIKE:
                 self._forget_prices()
 
     def restart(self) -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import isfinite, nan
 
+from ...core.outcomes import RoundCost
 from ...state.learned import LEARNED, fades, learned, mean_by, mean_of_known
 
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)  # a batch belongs to the first size that is not smaller
 KNOTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24, 28, 33, 40, 48, 64, 96, 128, 192, 256, 384, 512)
-WINDOW = 64  # passes or calls after which what a mean rests on has lost most of its weight
+WINDOW = 64  # passes, calls or rounds after which what a mean rests on has lost most of its weight
 DOUBT = 0.25  # passes: weight of the next smaller size in what is known of one that was seen long ago
 REFIT = 8  # passes of a size that was seen as often, after which the curve is fitted again
-COLD = 1.5  # times the expected seconds: a first pass of a new size that took more prepared something
+UNLIKE = (
+    1.5  # times the expected seconds: a first pass that took more prepared kernels, or is another machine's
+)
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
-WAITS = (256.0, 4.0, 8192.0)  # rounds without a call, after which a drafter is tried again; growth; the most
+WAIT = 256  # rounds without a call, after which a drafter is tried again
+GROWTH, LONGEST_WAIT = 4, 8192  # of such rounds each time that a trial fails
 
 
 def size_class(batch: int) -> int:
@@ -74,7 +79,7 @@ class PassPrice:
             seconds = _within(seconds, mean)
             count *= self._fresh(at)
         elif self.has_readings:
-            if not self.seen[at] and seconds > COLD * self(tokens):
+            if not self.seen[at] and seconds > UNLIKE * self(tokens):
                 self.seen[at] = -1.0
                 return
             seconds = min(seconds, self.seconds_of_smallest() * max(1.0, tokens / self.sizes[0]))
@@ -84,7 +89,7 @@ class PassPrice:
         self.means[at] = mean + (seconds - mean) / (count + 1.0)
         self.tokens[at] += (tokens - self.tokens[at]) / (count + 1.0)
         if count < REFIT or self.passes % REFIT == 0.0:
-            self._forget_fit()
+            self.merged()
 
     def seconds_of_smallest(self) -> float:
         """Return seconds of the smallest pass that was seen."""
@@ -120,14 +125,11 @@ class PassPrice:
         return table
 
     def merged(self) -> None:
-        """The numbers are another machine's, or those of several."""
-        self._forget_fit()
-
-    restart = merged
-
-    def _forget_fit(self) -> None:
+        """Forget the fit: the numbers are new ones."""
         self.sizes.clear()
         self.more.clear()
+
+    restart = merged
 
     def _fresh(self, at: int, last: float = 0.0) -> float:
         """Return what is left of a reading's weight since this size was last seen, but for `last` passes."""
@@ -197,7 +199,7 @@ class DraftPrice:
 
     A drafter that looks too expensive is not called, and no call would show that it is not. So its price is
     forgotten, and it is tried like a new one, after so many rounds in which it could have drafted and was
-    not called (`WAITS`).
+    not called (`WAIT`).
     """
 
     calls: list[Line] = field(default_factory=list, metadata=LEARNED)
@@ -205,7 +207,7 @@ class DraftPrice:
     width: float = field(default=1.0, metadata=learned(mean_of_known))
     untimed: int = 0
     idle: float = 0.0
-    wait: float = WAITS[0]
+    wait: int = WAIT
 
     def __post_init__(self) -> None:
         self.calls = self.calls or [Line() for _ in BATCH_SIZES]
@@ -221,7 +223,7 @@ class DraftPrice:
         """Learn one call for so many requests, which first read `unread` tokens of their texts."""
         line, is_priced = self.calls[size_class(batch)], not self.trial
         behind = unread > 16 * calls + 4 * depth  # most of its time may be reading
-        if not (line.readings or self.untimed or any(one.readings for one in self.calls)):
+        if not (self.untimed or any(one.readings for one in self.calls)):
             self.untimed = 1
         elif behind and line.readings:
             self.read(unread, seconds - line(depth))
@@ -229,7 +231,7 @@ class DraftPrice:
             line.add(max(1, depth), max(0.0, seconds - self.reading.each * unread))
         self.idle = 0.0
         if is_priced:
-            self.wait = WAITS[0]
+            self.wait = WAIT
 
     def read(self, tokens: int, seconds: float) -> None:
         """Learn one pass over text that this drafter had not read."""
@@ -240,7 +242,7 @@ class DraftPrice:
         """Count rounds in which this drafter could have drafted, and was not called."""
         self.idle += rounds
         if self.idle >= self.wait:
-            self.idle, self.wait = 0.0, min(WAITS[1] * self.wait, WAITS[2])
+            self.idle, self.wait = 0.0, min(GROWTH * self.wait, LONGEST_WAIT)
             self.calls, self.untimed = [Line() for _ in BATCH_SIZES], 1
 
     def __call__(self, batch: int) -> tuple[float, float]:
@@ -282,3 +284,32 @@ class Rate:
         keep = self.memory ** (1.0 / requests)
         self.tokens[matched] = keep * self.tokens[matched] + tokens
         self.seconds[matched] = keep * self.seconds[matched] + seconds
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a drafter: the tokens and depth of each of its drafts, and what they took.
+
+    `unread` are the tokens of all texts that it read first.
+    """
+
+    drafter: int
+    width: int
+    drafts: list[tuple[int, int]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    unread: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCosts:
+    """What a round took, and what is needed of its decision to learn from that: numbers only.
+
+    `rounds` has seconds and tokens by request; `matched` are the requests in which a lookup had a match.
+    """
+
+    cost: RoundCost
+    calls: Sequence[Call]
+    rounds: Mapping[int, tuple[float, int]]
+    matched: Collection[int]
+    has_tree: bool
+    is_trial: bool

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import isfinite
 
 from ...core.arms import Arm
 from ...core.drafts import Draft
-from ...core.outcomes import Feedback, Grade, RoundCost, Window
+from ...core.outcomes import Feedback, Grade, Window
 from ...core.request import Request
 from ...core.roles import GradeJob, Graders, RoundRecord
 from .chances import match_length
 from .drafts import TAKEN
 from .policy import AutoPolicy, pass_kind
-from .prices import Line
+from .prices import Call, Line, RoundCosts
 
 SHARE = 0.005  # of the total time, for lookups that do not play, and as much for models
 ENOUGH = 24  # tokens of a batch, after which a model is graded on them; a new one is on the first
@@ -100,35 +100,6 @@ class GradingState:
     def first_ungraded(self, i: int) -> int:
         """Return the first token on which this model was not graded."""
         return max(self.graded.get(i, 0), self.start)
-
-
-@dataclass(slots=True)
-class Call:
-    """One call of a drafter: the tokens and depth of each of its drafts, and what they took.
-
-    `unread` are the tokens of all texts that it read first.
-    """
-
-    drafter: int
-    width: int
-    drafts: list[tuple[int, int]] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    unread: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RoundCosts:
-    """What a round took, and what is needed of its decision to learn from that: numbers only.
-
-    `rounds` has seconds and tokens by request; `matched` are the requests in which a lookup had a match.
-    """
-
-    cost: RoundCost
-    calls: Sequence[Call]
-    rounds: Mapping[int, tuple[float, int]]
-    matched: Collection[int]
-    has_tree: bool
-    is_trial: bool
 
 
 @dataclass(slots=True)
@@ -276,16 +247,7 @@ class AutoRecorder:
                 price.add(deepest, call.unread, seconds, n, count)
             if call.unread > 16 * count + 4 * deepest:
                 reading += price.reading.each * call.unread
-        part = reading / n
-        rounds = {key: (seconds - part, tokens) for key, (seconds, tokens) in costs.rounds.items()}
-        policy.spent(
-            costs.cost,
-            rounds,
-            reading,
-            has_tree=costs.has_tree,
-            matched=costs.matched,
-            is_trial=costs.is_trial,
-        )
+        policy.spent(costs, reading)
 
     # -- acceptance ----------------------------------------------------------------------------------
 

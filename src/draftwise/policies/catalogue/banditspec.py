@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ..arms import make_arms
 from ..learners.exp3 import EXP3Spec
@@ -30,8 +31,8 @@ def ucbspec(
     Source: BanditSpec (arXiv 2505.15141), section 4.
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
-    reward = worth(reward, chosen, "accepted")
-    return bandit(chosen, lambda n: UCBSpec(n, strength=strength), reward=reward, per_query=per_query)
+    learner = partial(UCBSpec, strength=strength)
+    return bandit(chosen, learner, reward=worth(reward, chosen, "accepted"), per_query=per_query)
 
 
 def exp3spec(
@@ -51,5 +52,4 @@ def exp3spec(
     Source: BanditSpec (arXiv 2505.15141).
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
-    reward = worth(reward, chosen, "accepted")
-    return bandit(chosen, EXP3Spec, reward=reward, per_query=per_query)
+    return bandit(chosen, EXP3Spec, reward=worth(reward, chosen, "accepted"), per_query=per_query)

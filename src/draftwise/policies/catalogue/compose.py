@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from ... import registry
 from ...core.arms import Arm
 from ...core.roles import Policy, Recorder
-from ...errors import UserError
 from ...specs import PolicySpec, parse_policy
 from ..adaptive import Adaptive
 from ..bandit import BanditPolicy
 from ..learners.fixed import Fixed
 from ..learners.learner import Learner
-from ..recorders.bandit import READS, REWARDS, Bandit
+from ..recorders.bandit import READS, Bandit, reward
 
 DEFAULT = "auto"
 
@@ -54,8 +53,8 @@ def weighs_cascades(policy: str | PolicySpec) -> bool:
 
 def fixed(arm: Arm, moving: Adaptive | None = None, *, per_query: bool = False) -> Method:
     """Always the same arm, whose threshold may move; with `per_query` it starts again with every request."""
-    policy = BanditPolicy((arm,), Fixed, per_query, moving=(moving,) if moving else ())
-    return Method(policy, recorder((arm,), "block-efficiency"))
+    rules = (moving,) if moving else ()
+    return bandit((arm,), Fixed, reward="block-efficiency", per_query=per_query, moving=rules)
 
 
 def bandit(
@@ -63,7 +62,7 @@ def bandit(
     new_learner: Callable[[int], Learner],
     *,
     reward: str,
-    per_query: bool,
+    per_query: bool = False,
     moving: tuple[Adaptive | None, ...] = (),
 ) -> Method:
     """A learner over arms, told of the arm that ran."""
@@ -81,13 +80,7 @@ def worth(reward: str, arms: Sequence[Arm], usual: str) -> str:
     return reward or (usual if alike else "rate")
 
 
-def recorder(arms: Sequence[Arm], reward: str) -> Bandit:
-    """Bandit feedback by the reward of this name.
-
-    Raises:
-        UserError: there is no such reward.
-    """
-    if reward not in REWARDS:
-        raise UserError(f"reward={reward}: choose from {', '.join(sorted(REWARDS))}")
+def recorder(arms: Sequence[Arm], name: str) -> Bandit:
+    """Bandit feedback by the reward of this name."""
     longest = max(max(arm.length for arm in arms), 1)
-    return Bandit(REWARDS[reward](), longest, READS.get(reward, frozenset()))
+    return Bandit(reward(name), longest, READS.get(name, frozenset()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ...core.arms import Arm
 from ..arms import TOGETHER, make_arms, one, positive
@@ -33,8 +34,8 @@ def ucb1(
     Source: Auer, Cesa-Bianchi and Fischer 2002 (doi 10.1023/A:1013689704352).
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
-    reward = worth(reward, chosen, "block-efficiency")
-    return bandit(chosen, lambda n: UCB1(n, strength=strength), reward=reward, per_query=per_query)
+    reward, learner = worth(reward, chosen, "block-efficiency"), partial(UCB1, strength=strength)
+    return bandit(chosen, learner, reward=reward, per_query=per_query)
 
 
 def uniform(
@@ -50,7 +51,7 @@ def uniform(
     Source: baseline.
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
-    return bandit(chosen, Uniform, reward="block-efficiency", per_query=False)
+    return bandit(chosen, Uniform, reward="block-efficiency")
 
 
 def linucb(
@@ -83,4 +84,4 @@ def draft_all(drafters: Sequence[str], *, length: Length = 5) -> Method:
     """
     real = [d for d in drafters if d != "none"] or [one(drafters, "")]
     arm = Arm(TOGETHER, positive(length), width=len(real))
-    return bandit((arm,), Uniform, reward="block-efficiency", per_query=False)
+    return bandit((arm,), Uniform, reward="block-efficiency")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
-from ...core.arms import Arm
 from ...errors import UserError
 from ..arms import make_arms
 from ..bandit import ExpertPolicy
@@ -56,9 +56,8 @@ def hedgespec(
     Source: HedgeSpec (arXiv 2510.20064).
     """
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
-    graded = _graded(chosen, form, windows, loss, censored, every, thin)
-    memory = _memory(memory)
-    return _experts(graded, lambda n: NormalHedge(n, memory=memory), play, per_query)
+    graded = Grading(chosen, _form(form, every), windows, loss, censored, every, thin)
+    return _experts(graded, partial(NormalHedge, memory=_memory(memory)), play, per_query)
 
 
 def hedgespec_hedge(
@@ -88,9 +87,8 @@ def hedgespec_hedge(
     if rate < 0.0:
         raise UserError(f"hedgespec-hedge?rate={rate}: give 0 (by the round) or a positive number")
     chosen = make_arms(drafters, arms=arms, length=length, lengths=lengths, drafter=drafter)
-    graded = _graded(chosen, form, windows, loss, censored, every, thin)
-    memory = _memory(memory)
-    return _experts(graded, lambda n: Hedge(n, rate=rate or None, memory=memory), play, per_query)
+    graded = Grading(chosen, _form(form, every), windows, loss, censored, every, thin)
+    return _experts(graded, partial(Hedge, rate=rate or None, memory=_memory(memory)), play, per_query)
 
 
 def _experts(
@@ -99,14 +97,11 @@ def _experts(
     if play not in ("sample", "best"):
         raise UserError(f"play={play}: choose from sample, best")
     how: Literal["sample", "best"] = "best" if play == "best" else "sample"
-    return Method(ExpertPolicy(graded.arms, learner, per_query, how), graded)
+    return Method(ExpertPolicy(graded.arms, learner, per_query, play=how), graded)
 
 
-def _graded(
-    arms: tuple[Arm, ...], form: str, windows: str, loss: str, censored: str, every: int, thin: int
-) -> Grading:
-    form = form or ("rb" if every == 1 else "ratio")
-    return Grading(arms, form, windows, loss, censored, every, thin)
+def _form(form: str, every: int) -> str:
+    return form or ("rb" if every == 1 else "ratio")
 
 
 def _memory(memory: float) -> float:

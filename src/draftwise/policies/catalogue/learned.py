@@ -11,9 +11,9 @@ from ...errors import UserError
 from ...models.load import weights_of
 from ...specs import parse_drafter
 from ..arms import one, positive
+from ..classifiers.routing import RoutedPolicy
 from ..classifiers.routing import load as load_router
 from ..classifiers.stopping import Scorer, load
-from ..routed import RoutedPolicy
 from .compose import Method, fixed, recorder
 from .options import Drafter, Length, Longest, Threshold
 

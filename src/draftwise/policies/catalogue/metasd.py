@@ -5,13 +5,15 @@ Every reward and scope of the paper is an option: `reward=block-efficiency`, `pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 from ...registry import Within
 from ..arms import make_arms
 from ..learners.exp3 import EXP3
 from ..learners.halving import ExploreThenCommit, SequentialHalving
+from ..learners.learner import Learner
 from ..learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB
 from .compose import Method, bandit
 from .options import Length, PerQuery, Printed, Reward
@@ -36,8 +38,7 @@ def metasd_ucb(
 
     Source: MetaSD (arXiv 2604.05417).
     """
-    arms = make_arms(drafters, length=length)
-    return bandit(arms, lambda n: UCB1(n, strength=beta), reward=reward, per_query=per_query)
+    return _over(drafters, length, partial(UCB1, strength=beta), reward, per_query)
 
 
 def metasd_exp3(
@@ -52,8 +53,7 @@ def metasd_exp3(
 
     Source: MetaSD (arXiv 2604.05417), Algorithm 7.
     """
-    arms = make_arms(drafters, length=length)
-    return bandit(arms, lambda n: EXP3(n, gamma=gamma), reward=reward, per_query=per_query)
+    return _over(drafters, length, partial(EXP3, gamma=gamma), reward, per_query)
 
 
 def metasd_sh(
@@ -68,8 +68,7 @@ def metasd_sh(
 
     Source: MetaSD (arXiv 2604.05417), Algorithm 5.
     """
-    arms = make_arms(drafters, length=length)
-    return bandit(arms, lambda n: SequentialHalving(n, budget=budget), reward=reward, per_query=per_query)
+    return _over(drafters, length, partial(SequentialHalving, budget=budget), reward, per_query)
 
 
 def metasd_petc(
@@ -87,12 +86,8 @@ def metasd_petc(
 
     Source: MetaSD (arXiv 2604.05417), Algorithm 4.
     """
-    arms = make_arms(drafters, length=length)
-
-    def learner(n: int) -> ExploreThenCommit:
-        return ExploreThenCommit(n, constant=constant, horizon=horizon)
-
-    return bandit(arms, learner, reward=reward, per_query=per_query)
+    learner = partial(ExploreThenCommit, constant=constant, horizon=horizon)
+    return _over(drafters, length, learner, reward, per_query)
 
 
 def metasd_ducb(
@@ -111,12 +106,8 @@ def metasd_ducb(
 
     Source: MetaSD (arXiv 2604.05417), Algorithm 6.
     """
-    arms = make_arms(drafters, length=length)
-
-    def learner(n: int) -> DiscountedUCB:
-        return DiscountedUCB(n, discount=discount, strength=beta, printed=printed)
-
-    return bandit(arms, learner, reward=reward, per_query=per_query)
+    learner = partial(DiscountedUCB, discount=discount, strength=beta, printed=printed)
+    return _over(drafters, length, learner, reward, per_query)
 
 
 def metasd_swucb(
@@ -135,9 +126,11 @@ def metasd_swucb(
 
     Source: MetaSD (arXiv 2604.05417), Algorithm 8.
     """
-    arms = make_arms(drafters, length=length)
+    learner = partial(SlidingWindowUCB, window=window, strength=beta, printed=printed)
+    return _over(drafters, length, learner, reward, per_query)
 
-    def learner(n: int) -> SlidingWindowUCB:
-        return SlidingWindowUCB(n, window=window, strength=beta, printed=printed)
 
-    return bandit(arms, learner, reward=reward, per_query=per_query)
+def _over(
+    drafters: Sequence[str], length: int, learner: Callable[[int], Learner], reward: str, per_query: bool
+) -> Method:
+    return bandit(make_arms(drafters, length=length), learner, reward=reward, per_query=per_query)

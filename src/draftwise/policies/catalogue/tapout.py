@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ...core.arms import Arm
 from ..adaptive import AdaEDL, Adaptive
@@ -10,7 +11,7 @@ from ..arms import one, positive, tapout_rules
 from ..learners.learner import Learner
 from ..learners.thompson import GaussianThompson
 from ..learners.ucb import UCB1, UCBTuned
-from ..tokens import Bank, BetaBank, Separate, TokenPolicy
+from ..tokens import BetaBank, Separate, TokenPolicy
 from .compose import Method, bandit, recorder
 from .options import Drafter, Longest, PerQuery, Printed, Reward
 
@@ -32,11 +33,7 @@ def tapout_seq_ucb1(
 
     Source: TapOut (arXiv 2511.02017), sequence level.
     """
-
-    def learner(n: int) -> UCB1:
-        return UCB1(n, ahead=int(printed))
-
-    return _sequence(drafters, learner, reward, length, drafter, per_query)
+    return _sequence(drafters, partial(UCB1, ahead=int(printed)), reward, length, drafter, per_query)
 
 
 def tapout_seq_ucbtuned(
@@ -52,11 +49,7 @@ def tapout_seq_ucbtuned(
 
     Source: TapOut (arXiv 2511.02017), sequence level.
     """
-
-    def learner(n: int) -> UCBTuned:
-        return UCBTuned(n, ahead=int(printed))
-
-    return _sequence(drafters, learner, reward, length, drafter, per_query)
+    return _sequence(drafters, partial(UCBTuned, ahead=int(printed)), reward, length, drafter, per_query)
 
 
 def tapout_seq_ts(
@@ -81,10 +74,7 @@ def tapout_token_ucb1(
 
     Source: TapOut (arXiv 2511.02017), token level.
     """
-
-    def learner(n: int) -> UCB1:
-        return UCB1(n, ahead=int(printed))
-
+    learner = partial(UCB1, ahead=int(printed))
     return _token(drafters, lambda arms, places: Separate(arms, places, learner), length, drafter)
 
 
@@ -110,7 +100,7 @@ def _sequence(
 
 
 def _token(
-    drafters: Sequence[str], new_bank: Callable[[int, int], Bank], length: int, drafter: str
+    drafters: Sequence[str], new_bank: Callable[[int, int], Separate | BetaBank], length: int, drafter: str
 ) -> Method:
     arms, rules = (Arm(one(drafters, drafter), positive(length)),), tapout_rules()
     policy = TokenPolicy(arms, rules, new_bank(len(rules), length), _moving())

@@ -1,4 +1,4 @@
-"""A text classifier over prompts, stored as plain numbers: which drafter suits this text?
+"""A text classifier over prompts, and the policy that plays the drafter it picks for the whole text.
 
 One Safetensors file, `model.safetensors`, whose metadata, all of it text, is
 
@@ -26,13 +26,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...core.arms import Arm, Context, Decision
+from ...core.outcomes import Feedback
 from ...errors import UserError
 from ...writing import replacing
+from ..arms import in_use
 
 FORMAT, VERSION = "draftwise-router", "1"
 FILE = "model.safetensors"
@@ -77,6 +81,49 @@ class Router:
         x /= np.sqrt(x @ x)
         scores: list[float] = (self.weight[:, found] @ x + self.bias).tolist()
         return scores
+
+
+@dataclass(slots=True)
+class RoutedPolicy:
+    """One arm for each drafter that the router knows, in its order; it learns nothing.
+
+    The text is classified once when it is opened, and again with each turn of a conversation. Where the best
+    drafter is out of use, the next best plays.
+    """
+
+    arms: tuple[Arm, ...]
+    router: Router
+    reads_hints: bool = False
+    routes: dict[int, list[float]] = field(default_factory=dict)
+
+    def open(self, request: int, tokens: Sequence[int]) -> None:
+        """Read the prompt, or all there is of a conversation."""
+        self.routes[request] = self.router.scores(tokens)
+
+    def choose(self, context: Context, rng: Random) -> Decision:
+        """Return the arm whose drafter suits the prompt best."""
+        scores = self.routes[context.request]
+        arm = max(in_use(self.arms, context), key=scores.__getitem__)
+        return Decision(arm, 1.0, self.arms[arm].stops)
+
+    def learn(self, feedback: Feedback) -> None:
+        """A router is trained beforehand."""
+
+    def close(self, request: int) -> None:
+        """Forget a text's route."""
+        self.routes.pop(request, None)
+
+    def check(self, vocabulary: str) -> None:
+        """See that the router's terms are of this tokenizer, by its fingerprint.
+
+        Raises:
+            UserError: they are of another.
+        """
+        if self.router.vocabulary and self.router.vocabulary != vocabulary:
+            raise UserError(
+                "the router was trained for another tokenizer: train one for this target with "
+                "`draftwise train router`"
+            )
 
 
 def runs(tokens: Sequence[int], longest: int) -> list[tuple[int, ...]]:

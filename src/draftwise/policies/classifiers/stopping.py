@@ -39,13 +39,13 @@ from ...writing import replacing
 
 FORMAT, VERSION = "draftwise-scorer", "1"
 INPUTS = TOP + 2
-_ZEROS = (0.0,) * TOP
 DEEPEST = 64  # residual blocks: more would be a damaged number
 FLOATS = ("F16", "F32", "F64")
+DISCO = ("hidden.weight", "hidden.bias", "out.weight", "out.bias")
 Floats: TypeAlias = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Disco:
     """DISCO's classifier: two layers on the drafter's ten largest probabilities (arXiv 2405.04304).
 
@@ -68,10 +68,10 @@ class Disco:
 
     def __post_init__(self) -> None:
         width, *_ = np.shape(self.hidden_weight) or (0,)
-        _keep(self, "hidden_weight", (width, INPUTS))
-        _keep(self, "hidden_bias", (width,))
-        _keep(self, "out_weight", (1, width))
-        _keep(self, "out_bias", (1,))
+        self.hidden_weight = _checked("hidden.weight", self.hidden_weight, (width, INPUTS))
+        self.hidden_bias = _checked("hidden.bias", self.hidden_bias, (width,))
+        self.out_weight = _checked("out.weight", self.out_weight, (1, width))
+        self.out_bias = _checked("out.bias", self.out_bias, (1,))
 
     @property
     def width(self) -> int:
@@ -88,15 +88,11 @@ class Disco:
 
     def tensors(self) -> dict[str, Floats]:
         """Its weights, by their names in a file."""
-        return {
-            "hidden.weight": self.hidden_weight,
-            "hidden.bias": self.hidden_bias,
-            "out.weight": self.out_weight,
-            "out.bias": self.out_bias,
-        }
+        weights = (self.hidden_weight, self.hidden_bias, self.out_weight, self.out_bias)
+        return dict(zip(DISCO, weights, strict=True))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SpecDecPlus:
     """SpecDec++'s acceptance head: residual blocks x + SiLU(W x + b) on the drafter's last hidden state, then
     a linear layer to the two outputs rejected and accepted, of which the softmax is taken.
@@ -121,13 +117,12 @@ class SpecDecPlus:
         if not 0 <= self.layers <= DEEPEST:
             raise UserError(f"{self.layers} residual blocks: a classifier has 0 to {DEEPEST}")
         *_, width = np.shape(self.out_weight) or (0,)
-        blocks = tuple(
+        self.blocks = tuple(
             (_checked(f"blocks.{i}.weight", w, (width, width)), _checked(f"blocks.{i}.bias", b, (width,)))
             for i, (w, b) in enumerate(self.blocks)
         )
-        object.__setattr__(self, "blocks", blocks)
-        _keep(self, "out_weight", (2, width))
-        _keep(self, "out_bias", (2,))
+        self.out_weight = _checked("out.weight", self.out_weight, (2, width))
+        self.out_bias = _checked("out.bias", self.out_bias, (2,))
 
     @property
     def width(self) -> int:
@@ -184,7 +179,7 @@ def features(now: Signals) -> Floats:
     """
     top = now.top or (now.top1, now.top2)
     entropy = -sum([p * log(p) for p in top if p > 0.0])
-    return np.array((*top, *_ZEROS[len(top) :], entropy, now.place), dtype=np.float32)
+    return np.array((*top, *[0.0] * (TOP - len(top)), entropy, now.place), dtype=np.float32)
 
 
 def save(scorer: Scorer, path: str | os.PathLike[str]) -> None:
@@ -249,8 +244,7 @@ def _made(kind: str, metadata: Mapping[str, str], tensors: Mapping[str, Any]) ->
     if kind == Disco.kind:
         if layers != Disco.layers:
             raise UserError(f"layers={layers} where DISCO has {Disco.layers}")
-        w, b, v, c = _parts(tensors, ["hidden.weight", "hidden.bias", "out.weight", "out.bias"])
-        return Disco(w, b, v, c, drafter=drafter)
+        return Disco(*_parts(tensors, DISCO), drafter=drafter)
     shared = metadata.get("shared")
     if layers > DEEPEST or shared not in ("true", "false"):
         raise UserError(f"layers={layers}, shared={shared}: layers are 0 to {DEEPEST}, shared true or false")
@@ -283,10 +277,6 @@ def _checked(name: str, array: Any, shape: tuple[int, ...]) -> Floats:
     if not np.isfinite(made).all():
         raise UserError(f"{name} has a weight that is not a finite number")
     return made
-
-
-def _keep(scorer: Scorer, name: str, shape: tuple[int, ...]) -> None:
-    object.__setattr__(scorer, name, _checked(name.replace("_", "."), getattr(scorer, name), shape))
 
 
 def _sigmoid(z: float) -> float:

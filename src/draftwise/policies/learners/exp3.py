@@ -8,11 +8,11 @@ from math import exp, log, sqrt
 from random import Random
 
 from ...state.learned import LEARNED, adds, learned
-from .learner import draw
+from .learner import Uncounted, draw
 
 
 @dataclass(slots=True)
-class EXP3:
+class EXP3(Uncounted):
     """p = (1 - gamma) w / sum(w) + gamma / K, and w *= exp(gamma r / (p K)) for the arm that was played.
 
     MetaSD (arXiv 2604.05417), Algorithm 7, with its gamma of 0.4, after Auer et al. 2002. The weights are
@@ -29,9 +29,7 @@ class EXP3:
         self.logs = self.logs or [0.0] * self.arms
 
     def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
-        chances = self.chances(allowed)
-        i, chance = draw(chances, rng)
-        return allowed[i], chance
+        return draw(allowed, self.chances(allowed), rng)
 
     def chances(self, allowed: Sequence[int]) -> list[float]:
         """Return the probability of each allowed arm, in order."""
@@ -43,9 +41,6 @@ class EXP3:
 
     def update(self, arm: int, reward: float, propensity: float) -> None:
         self.logs[arm] += self.gamma * reward / (propensity * self.arms)
-
-    def abort(self, arm: int) -> None:
-        """Nothing was counted: a random choice spreads a batch by itself."""
 
     def estimates(self) -> list[float]:
         return self.chances(range(self.arms))
@@ -61,23 +56,18 @@ class EXP3Spec:
     """
 
     arms: int
-    losses: list[float] = field(default_factory=list, kw_only=True, metadata=learned(adds))
-    rounds: int = field(default=0, kw_only=True, metadata=learned(adds))
-    flight: int = field(default=0, kw_only=True, metadata=LEARNED)
+    _: KW_ONLY
+    losses: list[float] = field(default_factory=list, metadata=learned(adds))
+    rounds: int = field(default=0, metadata=learned(adds))
+    flight: int = field(default=0, metadata=LEARNED)
 
     def __post_init__(self) -> None:
         self.losses = self.losses or [0.0] * self.arms
 
     def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
-        i, chance = draw(self._weights(allowed), rng)
+        chosen = draw(allowed, self._weights(allowed), rng)
         self.flight += 1
-        return allowed[i], chance
-
-    def chances(self, allowed: Sequence[int]) -> list[float]:
-        """Return the probability of each allowed arm, in order."""
-        weights = self._weights(allowed)
-        total = sum(weights)
-        return [w / total for w in weights]
+        return chosen
 
     def _weights(self, allowed: Sequence[int]) -> list[float]:
         t = self.rounds + self.flight + 1
@@ -95,6 +85,12 @@ class EXP3Spec:
         # feedback on a decision from before a restart finds nothing in flight
         if self.flight:
             self.flight -= 1
+
+    def chances(self, allowed: Sequence[int]) -> list[float]:
+        """Return the probability of each allowed arm, in order."""
+        weights = self._weights(allowed)
+        total = sum(weights)
+        return [w / total for w in weights]
 
     def estimates(self) -> list[float]:
         return self.chances(range(self.arms))

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from .learner import Uncounted
+
 
 @dataclass(slots=True)
-class Fixed:
+class Fixed(Uncounted):
     """Plays `arm` whenever it is allowed, else the first allowed one, and learns nothing."""
 
     arms: int
@@ -20,15 +22,12 @@ class Fixed:
     def update(self, arm: int, reward: float, propensity: float) -> None:
         """Nothing to learn."""
 
-    def abort(self, arm: int) -> None:
-        """Nothing was counted."""
-
     def estimates(self) -> list[float]:
         return [float(i == self.arm) for i in range(self.arms)]
 
 
 @dataclass(slots=True)
-class Uniform:
+class Uniform(Uncounted):
     """Chooses uniformly at random and learns nothing."""
 
     arms: int
@@ -39,9 +38,6 @@ class Uniform:
 
     def update(self, arm: int, reward: float, propensity: float) -> None:
         """Nothing to learn."""
-
-    def abort(self, arm: int) -> None:
-        """Nothing was counted."""
 
     def estimates(self) -> list[float]:
         return [1.0 / self.arms] * self.arms

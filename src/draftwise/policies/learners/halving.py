@@ -8,10 +8,11 @@ from math import ceil, log
 from random import Random
 
 from ...state.learned import LEARNED
+from .learner import InFlight
 
 
 @dataclass(slots=True)
-class SequentialHalving:
+class SequentialHalving(InFlight):
     """In each phase every survivor gets floor(T / (survivors * phases)) pulls; the better half stays.
 
     Karnin, Koren and Somekh 2013, and MetaSD (arXiv 2604.05417), Algorithm 5, with two corrections: the
@@ -78,11 +79,6 @@ class SequentialHalving:
         self.counts[arm] += 1
         self.pulls[arm] += 1
         self.sums[arm] += reward
-
-    def abort(self, arm: int) -> None:
-        # feedback on a decision from before a restart finds nothing in flight
-        if self.flight[arm]:
-            self.flight[arm] -= 1
 
     def estimates(self) -> list[float]:
         return [self._mean(arm) for arm in range(self.arms)]

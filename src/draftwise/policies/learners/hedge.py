@@ -8,11 +8,11 @@ from math import exp, log, sqrt
 from random import Random
 
 from ...state.learned import adds, follows, learned
-from .learner import draw
+from .learner import Uncounted, draw
 
 
 @dataclass(slots=True)
-class Hedge:
+class Hedge(Uncounted):
     """w is proportional to exp(-eta * cumulative loss); an arm is drawn with chance w.
 
     Freund and Schapire 1997; without a `rate` eta in round t is sqrt(8 ln N / t), which needs no horizon
@@ -32,10 +32,9 @@ class Hedge:
         self.losses = self.losses or [0.0] * self.arms
 
     def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
-        i, chance = draw(self.weights(allowed), rng)
-        return allowed[i], chance
+        return draw(allowed, self._weights(allowed), rng)
 
-    def weights(self, allowed: Sequence[int]) -> list[float]:
+    def _weights(self, allowed: Sequence[int]) -> list[float]:
         """Return the weight of each allowed arm, in order, relative to the best one's."""
         rate = self.rate
         if rate is None:
@@ -45,25 +44,20 @@ class Hedge:
         return [exp(rate * (least - x)) for x in losses]
 
     def learn_all(self, losses: Sequence[float | None]) -> None:
-        own = 0.0
-        if None in losses:
-            own = expected_loss(self.weights(range(self.arms)), losses)
+        own = _expected_loss(self._weights(range(self.arms)), losses) if None in losses else 0.0
         memory = self.memory
         self.losses = [
             memory * old + (own if new is None else new) for old, new in zip(self.losses, losses, strict=True)
         ]
         self.rounds = memory * self.rounds + 1.0
 
-    def abort(self, arm: int) -> None:
-        """Nothing was counted: full information does not depend on what was played."""
-
     def estimates(self) -> list[float]:
-        weights = self.weights(range(self.arms))
+        weights = self._weights(range(self.arms))
         total = sum(weights)
         return [w / total for w in weights]
 
 
-def expected_loss(weights: Sequence[float], losses: Sequence[float | None]) -> float:
+def _expected_loss(weights: Sequence[float], losses: Sequence[float | None]) -> float:
     """Return the mean loss of the arms awake, by weight; by number if none of them has any weight."""
     awake = [(w, x) for w, x in zip(weights, losses, strict=True) if x is not None]
     total = sum(w for w, _ in awake)
@@ -73,7 +67,7 @@ def expected_loss(weights: Sequence[float], losses: Sequence[float | None]) -> f
 
 
 @dataclass(slots=True)
-class NormalHedge:
+class NormalHedge(Uncounted):
     """w is proportional to [R]+ / c * exp([R]+^2 / (2c)), where c makes the mean of exp([R]+^2 / (2c)) e.
 
     Chaudhuri, Freund and Hsu 2009 (arXiv 0903.2851), the learner of HedgeSpec (arXiv 2510.20064). R is
@@ -98,57 +92,47 @@ class NormalHedge:
         self.learn_all([0.0] * self.arms)
 
     def choose(self, allowed: Sequence[int], rng: Random) -> tuple[int, float]:
-        weights = self.weights
-        i, chance = draw(weights if len(allowed) == self.arms else [weights[a] for a in allowed], rng)
-        return allowed[i], chance
+        return draw(allowed, [self.weights[arm] for arm in allowed], rng)
 
     def learn_all(self, losses: Sequence[float | None]) -> None:
-        own = expected_loss(self.weights, losses)
-        memory = self.memory
+        own, memory = _expected_loss(self.weights, losses), self.memory
         self.regrets = [
             memory * old + (0.0 if loss is None else own - loss)
             for old, loss in zip(self.regrets, losses, strict=True)
         ]
-        self._weigh()
-
-    def _weigh(self) -> None:
         # the square of anything smaller is not a number to divide by
         if max(self.regrets) <= 1e-150:
             self.weights = [1.0 / self.arms] * self.arms
             return
-        self.scale, _ = solve_scale(self.regrets, start=self.scale)
+        self.scale = solve_scale(self.regrets, start=self.scale)
         half = 0.5 / self.scale
         raw = [r * exp(r * r * half) if r > 0.0 else 0.0 for r in self.regrets]
         total = sum(raw)
         self.weights = [w / total for w in raw]
 
-    def abort(self, arm: int) -> None:
-        """Nothing was counted: full information does not depend on what was played."""
-
     def estimates(self) -> list[float]:
         return list(self.weights)
 
 
-def solve_scale(regrets: Sequence[float], *, start: float = 0.0) -> tuple[float, int]:
-    """The c at which the mean of exp([R]+^2 / (2c)) is e, and the steps it took; one R must be positive.
+def solve_scale(regrets: Sequence[float], *, start: float = 0.0) -> float:
+    """The c at which the mean of exp([R]+^2 / (2c)) is e; one R must be positive.
 
     With s = 1 / c, ln mean exp(s R^2 / 2) - 1 is convex and increasing, so Newton's method falls
     monotonically to the root from its right and lands there after one step from its left. The root lies in
     [1, 1 + ln N] / max(R^2 / 2), where no exponential overflows. `start`, the c of the step before, saves
-    most of the steps.
+    most of the steps, of which there are up to 8 without.
     """
     heights = [0.5 * r * r for r in regrets if r > 0.0]
     n = len(regrets)
     flat, top, ln_n = n - len(heights), max(heights), log(n)
     low, high = 1.0 / top, (1.0 + ln_n) / top
     s = min(max(1.0 / start, low), high) if start > 0.0 else high
-    steps = 0
-    while True:
-        steps += 1
+    for _ in range(49):
         powers = [exp(s * h) for h in heights]
         total = sum(powers) + flat
         excess = log(total) - ln_n - 1.0
-        if abs(excess) < 1e-12 or steps == 50:
-            return 1.0 / s, steps
+        if abs(excess) < 1e-12:
+            break
         slope = sum(map(float.__mul__, heights, powers)) / total
         s = min(max(s - excess / slope, low), high)
+    return 1.0 / s

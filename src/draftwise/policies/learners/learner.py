@@ -41,17 +41,38 @@ class FullInformation(Chooser, Protocol):
         """One loss in [0, 1] per arm; None for an arm that was asleep and has no loss this time."""
 
 
-def draw(weights: Sequence[float], rng: Random) -> tuple[int, float]:
-    """A position with chance proportional to its weight, and that chance; uniform if all weights are 0."""
+class Uncounted:
+    """Learners that do not look at what is in flight: their random choices spread a batch by themselves."""
+
+    __slots__ = ()
+
+    def abort(self, arm: int) -> None:
+        """Nothing was counted."""
+
+
+class InFlight:
+    """Learners that count each arm's decisions until their feedback comes."""
+
+    __slots__ = ()
+    flight: list[int]
+
+    def abort(self, arm: int) -> None:
+        # feedback on a decision from before a restart finds nothing in flight
+        if self.flight[arm]:
+            self.flight[arm] -= 1
+
+
+def draw(allowed: Sequence[int], weights: Sequence[float], rng: Random) -> tuple[int, float]:
+    """An arm with chance proportional to its weight, and that chance; uniform if all weights are 0."""
     total = sum(weights)
     if not total > 0.0:
         n = len(weights)
-        return int(rng.random() * n), 1.0 / n
+        return allowed[int(rng.random() * n)], 1.0 / n
     left = rng.random() * total
-    for i, weight in enumerate(weights):
+    for arm, weight in zip(allowed, weights, strict=True):
         left -= weight
         if left < 0.0:
-            return i, weight / total
+            return arm, weight / total
     # rounding left a crumb over: it goes to the heaviest, never to a weight of 0
     heaviest = max(weights)
-    return weights.index(heaviest), heaviest / total
+    return allowed[weights.index(heaviest)], heaviest / total

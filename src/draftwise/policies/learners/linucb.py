@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...state.learned import LEARNED, learned
+from .learner import InFlight
 
 
 def _inverses(base: Any, parts: Sequence[Any], name: str) -> Any:
@@ -36,7 +37,7 @@ def _solve(base: Any, parts: Sequence[Any], arm: int) -> tuple[Any, Any]:
 
 
 @dataclass(slots=True)
-class LinUCB:
+class LinUCB(InFlight):
     """The highest theta.x + strength * sqrt(x' A^-1 x), a ridge regression of its own for each arm.
 
     Li et al. 2010, Algorithm 1 (disjoint models); the contextual extension that TapOut and MetaSD name as
@@ -90,11 +91,6 @@ class LinUCB:
     def untried(self, arm: int) -> bool:
         """Return whether nothing of `arm` is known or on its way."""
         return not self.flight[arm] and self.inverses[arm] == self._start()
-
-    def abort(self, arm: int) -> None:
-        # feedback on a decision from before a restart finds nothing in flight
-        if self.flight[arm]:
-            self.flight[arm] -= 1
 
     def estimates(self) -> list[float]:
         """The guess at the features (1, 0, 0, ...): the level of each arm, if the constant comes first."""

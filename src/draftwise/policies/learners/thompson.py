@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...state.learned import adds, learned
+from .learner import Uncounted
 
 
 def _mean_of_posterior(base: Any, parts: Sequence[Any], name: str) -> Any:
@@ -21,7 +22,7 @@ def _mean_of_posterior(base: Any, parts: Sequence[Any], name: str) -> Any:
 
 
 @dataclass(slots=True)
-class GaussianThompson:
+class GaussianThompson(Uncounted):
     """Thompson sampling with a normal prior on each mean and normal noise of known variance.
 
     The sequence-level learner of TapOut (arXiv 2511.02017), which names neither prior nor noise. Chosen
@@ -50,9 +51,6 @@ class GaussianThompson:
     def update(self, arm: int, reward: float, propensity: float) -> None:
         self.precisions[arm] += 1.0 / self.noise
         self.means[arm] += (reward - self.means[arm]) / (self.noise * self.precisions[arm])
-
-    def abort(self, arm: int) -> None:
-        """Nothing was counted."""
 
     def estimates(self) -> list[float]:
         return list(self.means)

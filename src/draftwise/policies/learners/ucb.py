@@ -8,10 +8,11 @@ from math import inf, log, sqrt
 from random import Random
 
 from ...state.learned import LEARNED, adds, fades, learned
+from .learner import InFlight
 
 
 @dataclass(slots=True)
-class UCB1:
+class UCB1(InFlight):
     """Each arm once, then the highest mean + strength * sqrt(2 ln t / n).
 
     Auer, Cesa-Bianchi and Fischer 2002, Figure 1 (strength 1; t is the number of plays so far). MetaSD
@@ -70,11 +71,6 @@ class UCB1:
         self.pulls[arm] += 1.0
         self.sums[arm] += reward
 
-    def abort(self, arm: int) -> None:
-        # feedback on a decision from before a restart finds nothing in flight
-        if self.flight[arm]:
-            self.flight[arm] -= 1
-
     def estimates(self) -> list[float]:
         return [total / n if n else 0.0 for total, n in zip(self.sums, self.pulls, strict=True)]
 
@@ -117,10 +113,8 @@ class UCBSpec(UCB1):
     released with the paper runs another rule (one bonus for all arms, which is greedy); this is the paper's.
     """
 
-    delta: float = 0.5
-
     def bonus(self, arm: int, n: float, log_t: float) -> float:
-        inside = log(self.arms / self.delta) + 2.0 * log_t + 0.5 * log(1.0 + n)
+        inside = log(self.arms / 0.5) + 2.0 * log_t + 0.5 * log(1.0 + n)
         return 0.5 * self.strength * sqrt((1.0 + n) * (1.0 + 2.0 * inside)) / n
 
 

@@ -43,14 +43,9 @@ class Reward(Protocol):
 
 
 def accepted(outcome: Outcome, longest: int) -> float:
-    """Accepted draft tokens over the longest draft: BanditSpec's chunk length Y, as (Y - 1) / L, and
-    MetaSD's block efficiency N_acc / N_max."""
+    """Accepted draft tokens over the longest draft: BanditSpec's chunk length Y, as (Y - 1) / L, MetaSD's
+    block efficiency N_acc / N_max, and TapOut's simple reward |Y| / gamma (arXiv 2511.02017)."""
     return outcome.accepted / longest if longest else 0.0
-
-
-def simple(outcome: Outcome, longest: int) -> float:
-    """TapOut's simple reward |Y| / gamma (arXiv 2511.02017): the accepted length on the scale of the cap."""
-    return accepted(outcome, longest)
 
 
 def blended(outcome: Outcome, longest: int) -> float:
@@ -104,7 +99,7 @@ REWARDS: Mapping[str, Callable[[], Reward]] = {
     "accepted": lambda: accepted,
     "block-efficiency": lambda: accepted,
     "block-divergence": lambda: block_divergence,
-    "simple": lambda: simple,
+    "simple": lambda: accepted,
     "blended": lambda: blended,
     "rate": Rate,
 }
@@ -119,7 +114,6 @@ def reward(name: str) -> Reward:
     Raises:
         UserError: there is no reward of this name.
     """
-    try:
-        return REWARDS[name]()
-    except KeyError:
-        raise UserError(f"no reward named {name!r}; there are {', '.join(REWARDS)}") from None
+    if name not in REWARDS:
+        raise UserError(f"reward={name}: choose from {', '.join(sorted(REWARDS))}")
+    return REWARDS[name]()

@@ -19,15 +19,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isnan
-from typing import Protocol
+from typing import TypeAlias
 
 from ...core.arms import NEVER, Arm, Stop
 from ...core.drafts import Draft, Signals
 from ...core.outcomes import Grade
 from ...core.stops import factor, stop
-from ...errors import UserError
 
 FORMS = ("rb", "ratio", "product")
+Stops: TypeAlias = tuple[Stop, ...]
+
+
+@dataclass(slots=True)
+class _State:
+    accepted: int
+    mass: float
+    joint: float = 1.0
+    previous: Signals | None = None
 
 
 class Cursor:
@@ -40,9 +48,7 @@ class Cursor:
 
     __slots__ = ("_done", "_open", "form", "length", "stops")
 
-    def __init__(self, length: int, *, stops: tuple[Stop, ...] = (NEVER,), form: str = "rb") -> None:
-        if form not in FORMS:
-            raise UserError(f"form={form}: choose from {', '.join(FORMS)}")
+    def __init__(self, length: int, *, stops: Stops = (NEVER,), form: str = "rb") -> None:
         self.length, self.stops, self.form = length, stops, form
         self._open: list[_State] = []
         self._done = 0.0  # the chance that the draft has ended and the target's own token comes next
@@ -72,7 +78,7 @@ class Cursor:
 
     def _begin(self, mass: float) -> None:
         if self.length:
-            self._open.append(_State(0, mass, 1.0, None))
+            self._open.append(_State(0, mass))
         else:
             self._done += mass
 
@@ -85,47 +91,21 @@ class Cursor:
             self._open.append(_State(state.accepted + 1, mass, joint, now))
 
 
-class _State:
-    __slots__ = ("accepted", "joint", "mass", "previous")
-
-    def __init__(self, accepted: int, mass: float, joint: float, previous: Signals | None) -> None:
-        self.accepted, self.mass, self.joint, self.previous = accepted, mass, joint, previous
-
-
 def window(
-    grades: Sequence[Grade], length: int, *, form: str = "rb", stops: tuple[Stop, ...] = (NEVER,)
+    grades: Sequence[Grade],
+    length: int,
+    *,
+    form: str = "rb",
+    stops: Stops = (NEVER,),
+    played: Sequence[float] | None = None,
 ) -> float:
     """The expected chunk of a round that starts before `grades[0]`, its own token included: 1 to length + 1.
 
     HedgeSpec's estimate, 1 + sum over k of the chance that the first k tokens are accepted. Where the text
     ends before `length` tokens, the later terms are 0, as they are for the true chunk.
-    """
-    total, survival, joint = 1.0, 1.0, 1.0
-    previous: Signals | None = None
-    for position, grade in enumerate(grades[:length]):
-        accept, integrated = _factors(grade, position, form)
-        total += survival * integrated
-        survival *= accept
-        now = grade.signals
-        joint *= _factor(stops, now, position)
-        if survival <= 0.0 or _stops(stops, now, position, previous, joint):
-            break
-        previous = now
-    return total
 
-
-def weighted(
-    grades: Sequence[Grade],
-    played: Sequence[float],
-    accepted: int,
-    length: int,
-    *,
-    form: str = "rb",
-    stops: tuple[Stop, ...] = (NEVER,),
-) -> float:
-    """The same from the tokens of one round alone, where another drafter played and had `accepted` accepted.
-
-    Term k was seen if the first k - 1 tokens were accepted, which had the chance `played[0]` ...
+    With `played` the grades are of the tokens of one round in which another drafter played, up to its first
+    rejection. Term k was seen if the first k - 1 tokens were accepted, which had the chance `played[0]` ...
     `played[k - 2]`, that drafter's own `accept` of each: divided by it, the term needs no later tokens and is
     unbiased, with more variance, for an arm no longer than the played draft, where the played drafter gives
     every token some chance that the other does. Under greedy it does not, and the estimate is cut off at the
@@ -133,11 +113,11 @@ def weighted(
     """
     total, survival, seen, joint = 1.0, 1.0, 1.0, 1.0
     previous: Signals | None = None
-    for k, grade in enumerate(grades[: min(length, accepted + 1)]):
+    for k, grade in enumerate(grades[:length]):
         accept, integrated = _factors(grade, k, form)
         total += survival * integrated / seen
         survival *= accept
-        seen *= played[k]
+        seen *= 1.0 if played is None else played[k]
         now = grade.signals
         joint *= _factor(stops, now, k)
         if survival <= 0.0 or seen <= 0.0 or _stops(stops, now, k, previous, joint):
@@ -154,13 +134,11 @@ def _factors(grade: Grade, place: int, form: str) -> tuple[float, float]:
     return (overlap if form == "product" else accept), overlap
 
 
-def _factor(stops: tuple[Stop, ...], now: Signals | None, position: int) -> float:
+def _factor(stops: Stops, now: Signals | None, position: int) -> float:
     return factor(stops[min(position, len(stops) - 1)], now, position=position) if now else 1.0
 
 
-def _stops(
-    stops: tuple[Stop, ...], now: Signals | None, position: int, previous: Signals | None, joint: float
-) -> bool:
+def _stops(stops: Stops, now: Signals | None, position: int, previous: Signals | None, joint: float) -> bool:
     rule = stops[min(position, len(stops) - 1)]
     if now is None or rule.rule == "never":
         return False
@@ -170,29 +148,7 @@ def _stops(
 Chance = Callable[[int], float]
 """The target's probability of a token at the present position, before it is known which one came."""
 
-MISS = Grade(0.0, 0.0)
-NOTHING = Draft()
 LOST = -2
-
-
-class Track(Protocol):
-    """One arm on one text, token by token. A `lookup`'s rounds hold the draft it made where they begin."""
-
-    lookup: bool
-
-    def begins(self, *, played: bool) -> bool:
-        """Return whether a round to be scored begins here; `played` where one was really played from here."""
-
-    def begin(self, draft: Draft) -> None: ...
-
-    def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
-        """One more committed token, with its grade for a model; returns the losses that are now known."""
-
-    def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
-        """Return a round of the played drafter has ended: what can be scored of it without waiting."""
-
-    def finish(self) -> Sequence[float]:
-        """Return the text has ended of itself: what waited for more of it is known now."""
 
 
 class Path:
@@ -210,7 +166,7 @@ class Path:
     def step(self, token: int, chance: Chance) -> Grade:
         """One more token of the text; it is lost once it went another way than any child."""
         if self._node == LOST:
-            return MISS
+            return Grade(0.0, 0.0)
         below = [i for i, parent in enumerate(self._draft.parents) if parent == self._node]
         tokens = [self._draft.tokens[i] for i in below]
         mass = sum(chance(child) for child in dict.fromkeys(tokens))
@@ -219,17 +175,20 @@ class Path:
 
 
 class Rounds:
-    """The arm's own rounds, one after the other; a token's loss is the chance that a round begins with it."""
+    """One arm on one text: its own rounds, one after the other, with a loss for each token, the chance that a
+    round begins with it. A `lookup`'s rounds hold the draft that it made where they begin."""
 
     __slots__ = ("_begins", "_cursor", "_path", "lookup")
 
     def __init__(self, arm: Arm, *, form: str, lookup: bool) -> None:
-        stops = (NEVER,) if lookup else arm.stops  # a lookup's drafts have been stopped already
-        self._cursor, self.lookup = Cursor(arm.length, stops=stops, form=form), lookup
-        self._path, self._begins = Path(NOTHING), 1.0
+        self._cursor, self.lookup = Cursor(arm.length, stops=_own_stops(arm, lookup), form=form), lookup
+        self._path, self._begins = Path(Draft()), 1.0
 
     def begins(self, *, played: bool) -> bool:
-        """Return a lookup drafts where its own last round has ended."""
+        """Return whether a round to be scored begins here: a lookup drafts where its own last one has ended.
+
+        `played` says whether a round was really played from here.
+        """
         return self.lookup and self._cursor.fresh
 
     def begin(self, draft: Draft) -> None:
@@ -237,92 +196,75 @@ class Rounds:
         self._path = Path(draft)
 
     def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
-        """One loss for every token."""
+        """One more committed token, with its grade for a model; returns the losses that are now known."""
         if grade is None:
             grade = self._path.step(token, chance)
         begins, self._begins = self._begins, self._cursor.step(grade)
         return (begins,)
 
     def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
-        """Nothing waits."""
+        """A round of the played drafter has ended: return what can be scored of it without waiting."""
         return ()
 
     def finish(self) -> Sequence[float]:
-        """Nothing waits."""
+        """The text has ended of itself: return what waited for more of it."""
         return ()
 
 
 @dataclass(slots=True)
-class _Window:
-    path: Path
-    grades: list[Grade] = field(default_factory=list)
-
-    def add(self, token: int, grade: Grade | None, chance: Chance) -> None:
-        self.grades.append(self.path.step(token, chance) if grade is None else grade)
-
-
 class Windows:
-    """HedgeSpec's windows of `span` tokens: at every token or where played rounds began, every `thin`-th."""
+    """HedgeSpec's windows of `span` tokens: at every token or where played rounds began, every `thin`-th.
 
-    __slots__ = (
-        "_arm",
-        "_count",
-        "_form",
-        "_open",
-        "_rounds",
-        "_span",
-        "_stops",
-        "_thin",
-        "_weigh",
-        "lookup",
-    )
+    Methods as those of `Rounds`. A window is open with the path of its draft and the grades so far. With
+    `weigh` it is scored at the end of its round (`window`), else when it has `span` tokens.
+    """
 
-    def __init__(
-        self, arm: Arm, span: int, *, form: str, lookup: bool, rounds: bool, thin: int, weigh: bool
-    ) -> None:
-        self._arm, self._span, self._form, self.lookup = arm, span, form, lookup
-        self._rounds, self._thin, self._weigh = rounds, thin, weigh
-        self._stops = (NEVER,) if lookup else arm.stops  # a lookup's drafts have been stopped already
-        self._count = 0
-        self._open: deque[_Window] = deque()
+    arm: Arm
+    span: int
+    form: str
+    lookup: bool
+    rounds: bool
+    thin: int
+    weigh: bool
+    count: int = 0
+    open: deque[tuple[Path, list[Grade]]] = field(default_factory=deque)
 
     def begins(self, *, played: bool) -> bool:
-        """At every token, or at every played round, one in `thin`."""
-        if self._rounds and not played:
+        if self.rounds and not played:
             return False
-        self._count += 1
-        return (self._count - 1) % self._thin == 0
+        self.count += 1
+        return (self.count - 1) % self.thin == 0
 
     def begin(self, draft: Draft) -> None:
-        """Open a window, with the draft that a lookup made here."""
-        self._open.append(_Window(Path(draft)))
+        self.open.append((Path(draft), []))
 
     def step(self, token: int, grade: Grade | None, chance: Chance) -> Sequence[float]:
-        """Return the loss of the oldest window when its span is full."""
-        for one in self._open:
-            one.add(token, grade, chance)
-        if self._weigh or not self._open or len(self._open[0].grades) < self._span:
+        for path, grades in self.open:
+            grades.append(path.step(token, chance) if grade is None else grade)
+        if self.weigh or not self.open or len(self.open[0][1]) < self.span:
             return ()
-        return (self._loss(self._open.popleft()),)
+        return (self._loss(self.open.popleft()[1]),)
 
     def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
-        """With weights, the loss of the round's window, from the round's own tokens."""
-        if not self._weigh or not self._open:
+        if not self.weigh or not self.open:
             return ()
-        grades = self._open.popleft().grades
-        length, stops = min(self._arm.length, self._span), self._stops
-        return (self._scale(weighted(grades, played, accepted, length, form=self._form, stops=stops)),)
+        return (self._loss(self.open.popleft()[1][: accepted + 1], played),)
 
     def finish(self) -> Sequence[float]:
-        """Return all open windows: the terms after the end of the text are 0."""
-        losses = [self._loss(one) for one in self._open]
-        self._open.clear()
+        losses = [self._loss(grades) for _, grades in self.open]
+        self.open.clear()
         return losses
 
-    def _loss(self, one: _Window) -> float:
-        length = min(self._arm.length, self._span)
-        return self._scale(window(one.grades, length, form=self._form, stops=self._stops))
-
-    def _scale(self, chunk: float) -> float:
+    def _loss(self, grades: Sequence[Grade], played: Sequence[float] | None = None) -> float:
+        length, stops = min(self.arm.length, self.span), _own_stops(self.arm, self.lookup)
+        chunk = window(grades, length, form=self.form, stops=stops, played=played)
         # A window of one token asks only whether it is accepted: HedgeSpec's acceptance loss, 1 - gamma.
-        return 2.0 - chunk if self._span == 1 else 1.0 - chunk / (self._span + 1)
+        return 2.0 - chunk if self.span == 1 else 1.0 - chunk / (self.span + 1)
+
+
+Track: TypeAlias = Rounds | Windows
+
+
+def _own_stops(arm: Arm, lookup: bool) -> Stops:
+    """The arm's stop rules; a lookup's drafts have been stopped already."""
+    return (NEVER,) if lookup else arm.stops

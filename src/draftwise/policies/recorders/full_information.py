@@ -21,7 +21,12 @@ from ...core.stops import needs
 from ...errors import UserError
 from .cursors import FORMS, Rounds, Track, Windows
 
-WINDOWS = ("cursor", "all", "rounds")
+CHOICES = {
+    "form": FORMS,
+    "windows": ("cursor", "all", "rounds"),
+    "loss": ("length", "acceptance"),
+    "censored": ("wait", "weight"),
+}
 STRETCH = 32  # tokens that are graded, or left out, together when cursors are thinned
 
 
@@ -49,7 +54,7 @@ class Grading:
     losses add up to the rounds it needs for the text. `all` (at every token) and `rounds` (where played ones
     began) are HedgeSpec's (arXiv 2510.20064): the loss is 1 - expected chunk / (longest + 1), or with `loss`
     "acceptance" 1 - the chance that the next token is accepted. Such a window waits for `longest` tokens;
-    with `censored` "weight" it is scored at its round's end by importance (`cursors.weighted`).
+    with `censored` "weight" it is scored at its round's end by importance (`cursors.window`).
 
     `form` is the estimate: see `cursors`. Models are graded once `every` tokens wait: at 1 while the target's
     rows are there, above it from one number per token. With `thin` m one window in m is graded, or for
@@ -72,13 +77,12 @@ class Grading:
     texts: dict[int, Text] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _choice("form", self.form, FORMS)
-        _choice("windows", self.windows, WINDOWS)
-        _choice("loss", self.loss, ("length", "acceptance"))
-        _choice("censored", self.censored, ("wait", "weight"))
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise UserError(f"{name}={value}: choose from {', '.join(choices)}")
         for name in ("every", "thin"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}: give 1 or more")
+            if (value := getattr(self, name)) < 1:
+                raise UserError(f"{name}={value}: give 1 or more")
         if self.every > 1 and self.form != "ratio":
             raise UserError(f"form={self.form}&every={self.every}: rows are gone by then, use form=ratio")
         if self.loss == "acceptance" and self.windows != "all":
@@ -224,23 +228,15 @@ class Grading:
         request = seen.request
         cut_short = request.done and request.finish_reason == "length"
         if self.censored == "weight" and not cut_short:
-            played = self._chances(seen, text)
+            # the played drafter's own chance of each token of its round; 1 for what a lookup got right
+            grades = text.latest.get(self.arms[seen.decision.arm].drafter)
+            played = [g.at(k)[0] for k, g in enumerate(grades)] if grades else [1.0] * len(seen.tokens)
             for i in awake:
                 text.losses[i].extend(text.tracks[i].cut(played, seen.outcome.accepted))
         if request.done and not cut_short:
             for i in awake:
                 text.losses[i].extend(text.tracks[i].finish())
 
-    def _chances(self, seen: RoundRecord, text: Text) -> list[float]:
-        """The played drafter's own chance of each token of its round; 1 for what a lookup got right."""
-        grades = text.latest.get(self.arms[seen.decision.arm].drafter)
-        return [g.at(k)[0] for k, g in enumerate(grades)] if grades else [1.0] * len(seen.tokens)
-
 
 def _gone(token: int) -> float:
     return 0.0
-
-
-def _choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise UserError(f"{name}={value}: choose from {', '.join(choices)}")
