@@ -101,10 +101,11 @@ def play(args: Any, policy: str, costs: Costs, width: int = 1) -> list[Text]:
     if args.siblings and width > 1:
         chosen.policy.arms = tuple(replace(arm, width=width) for arm in chosen.policy.arms)
     drafters = dict(decoder.loop.pool.drafters)
-    pool = PricedPool(drafters, vocab_size=decoder.loop.target.vocab_size)
+    target = decoder.loop.target
+    pool = PricedPool(drafters, vocab_size=target.vocab_size, can_read_trees=target.can_read_trees)
     pool.costs = costs
     clock = PricedClock(costs, pool, 0.0)
-    loop = Loop(decoder.loop.target, pool, chosen.policy, chosen.recorder, clock=clock)
+    loop = Loop(target, pool, chosen.policy, chosen.recorder, clock=clock)
     texts = []
     for question in spec_bench()[:: args.every]:
         prompt, rows, whole = decoder.encode(question.text), list[tuple[int, int, int]](), 0.0

@@ -350,8 +350,8 @@ def test_auto_learns_what_each_round_took_by_its_own_decision() -> None:
         return decision
 
     def note_costs(self: Any, cost: Any, *rest: Any, **named: Any) -> None:
-        costs.append(cost.target)
-        learned.append((0 in named["matched"], named["is_trial"]))
+        costs.append(cost.cost.target)
+        learned.append((0 in cost.matched, cost.is_trial))
         spent(self, cost, *rest, **named)
 
     spy.choose = note_choice

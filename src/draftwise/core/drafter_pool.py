@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -48,10 +48,11 @@ class DrafterPool:
         vocab_size: int,
         max_faults: int = 3,
         slow_seconds: float = inf,
+        can_read_trees: Callable[[], bool] | None = None,
     ) -> None:
         self.drafters, self.open = dict(drafters), dict[int, Request]()
         self.names: Collection[str] = self.drafters  # that an arm may have
-        self.vocab_size, self.max_faults = vocab_size, max_faults
+        self.vocab_size, self.max_faults, self.can_read_trees = vocab_size, max_faults, can_read_trees
         self.faults: dict[str, int] = dict.fromkeys(self.drafters, 0)
         self.broken: set[str] = set()
         self.slow_seconds, self.pass_seconds = slow_seconds, 0.0
@@ -183,11 +184,18 @@ class DrafterPool:
 
     def drafts_trees(self, name: str) -> bool:
         """Return whether a drafter drafts a chain or, for a wider arm, a tree."""
+        return self._drafts(name, "drafts_trees")
+
+    def drafts_siblings(self, name: str) -> bool:
+        """Return whether, for a wider arm, it drafts a chain with siblings where it drafts no tree."""
+        return self._drafts(name, "drafts_siblings")
+
+    def _drafts(self, name: str, method: str) -> bool:
         try:
-            drafter: Any = self.drafters.get(name)
-            return bool(drafter.drafts_trees())
+            drafts = bool(getattr(self.drafters.get(name), method)())
         except Exception:  # it has no such method, or another's failed
             return False
+        return drafts and self.can_read_trees is not None and self.can_read_trees()
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """Return the tokens of `redraft`; for a tree, those of its first branch."""

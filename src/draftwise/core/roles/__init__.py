@@ -8,7 +8,7 @@ from ..constraint import TokenMask
 from .drafter import Continuer, Drafter, GradeJob, Grader, Guesser, Matcher, Preparer, Waiter
 from .policy import Planner, Policy, Reader, Rester, Valuer, Values
 from .recorder import Graders, LateRecorder, Recorder, RoundRecord
-from .target import Asynchronous, Informed, Limited, Pieces, Ranked, Scores, Target, window_of
+from .target import Asynchronous, Informed, Limited, Pieces, Ranked, Scores, Target, TreeReader, window_of
 
 __all__ = [
     "Asynchronous",
@@ -34,6 +34,7 @@ __all__ = [
     "Scores",
     "Target",
     "TokenMask",
+    "TreeReader",
     "Valuer",
     "Values",
     "Waiter",

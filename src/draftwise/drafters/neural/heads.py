@@ -52,11 +52,14 @@ class HeadDrafter(ABC):
         check_tree(width, top, gain)
         self.vocab_size, self.features = target.vocab_size, target.hidden_states(layers)
         self.branches, self.sample, self.top, self.gain = width, sample, top, gain
-        self.target = target
 
     def drafts_trees(self) -> bool:
-        """Return whether a wider arm gets a tree, and the target can read it."""
-        return self.branches == 1 and self.target.can_read_trees()
+        """Return whether a wider arm gets a tree."""
+        return self.branches == 1
+
+    def drafts_siblings(self) -> bool:
+        """Return whether, where the request samples, it gets a chain with siblings."""
+        return self.branches == 1 and self.sample
 
     def ready(self, request: Request) -> bool:
         """Return if the target has read all of the text but its last token, and at least one token."""

@@ -114,6 +114,10 @@ class LMDrafter:
         if not self.window and not self.runner.stateful:
             self.prefixes = PrefixCache(self.runner, memory)
 
+    def drafts_siblings(self) -> bool:
+        """Return whether a wider arm gets a chain with siblings."""
+        return self.branches == 1
+
     @property
     def pass_kind(self) -> str:
         """How passes are run at present."""

@@ -272,6 +272,10 @@ class ReplayPool(DrafterPool):
         """Return False: only chains are recorded."""
         return False
 
+    def drafts_siblings(self, name: str) -> bool:
+        """Return False: only chains are recorded."""
+        return False
+
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         """Return the draft recorded there, or made again by a cascade."""
         if name in self.cascades:
