@@ -223,7 +223,11 @@ def decide(
 
 
 def _refuse_trees(reader: str, name: str, chosen: Method, team: Mapping[str, Drafter]) -> None:
+    """Reject a policy that drafts trees; one with chains of the drafter asks if trees can be read."""
+    chains = {arm.drafter for arm in chosen.policy.arms if arm.width == 1}
     for arm in chosen.policy.arms:
+        if arm.width > 1 and arm.drafter in chains:
+            continue
         asked = team if arm.drafter == TOGETHER else {arm.drafter: team.get(arm.drafter)}
         if arm.length and max(arm.width, *(getattr(one, "branches", 1) for one in asked.values())) > 1:
             raise UserError(

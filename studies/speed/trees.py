@@ -12,6 +12,7 @@ and the speed of `auto` with trees over that without has its middle 95 % over re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -31,7 +32,6 @@ from studies.common.command import command, listed, numbers, start
 from studies.common.tables import Real, cell, heading, middle, resampled, row
 
 PAGE = "docs/explanation/auto-measured.md"
-TARGET = "zoo:smollm2"
 
 
 class Text(NamedTuple):
@@ -91,20 +91,30 @@ class PricedPool(DrafterPool):
         return tokens
 
 
-def play(args: Any, policy: str, costs: Costs) -> list[Text]:
+def play(args: Any, policy: str, costs: Costs, width: int = 1) -> list[Text]:
     """Decode all prompts one after the other."""
     names = [args.head, *args.beside]
-    decoder = Decoder.from_pretrained(TARGET, drafters=names, dtype="float32", policy="none", compile="off")
+    decoder = Decoder.from_pretrained(
+        args.target, drafters=names, dtype="float32", policy="none", compile="off"
+    )
     chosen = method(policy, names)
+    if args.siblings and width > 1:
+        chosen.policy.arms = tuple(replace(arm, width=width) for arm in chosen.policy.arms)
     drafters = dict(decoder.loop.pool.drafters)
-    pool = PricedPool(drafters, vocab_size=decoder.loop.target.vocab_size)
+    target: Any = decoder.loop.target
+    pool = PricedPool(drafters, vocab_size=target.vocab_size, can_read_trees=target.can_read_trees)
     pool.costs = costs
     clock = PricedClock(costs, pool, 0.0)
-    loop = Loop(decoder.loop.target, pool, chosen.policy, chosen.recorder, clock=clock)
+    loop = Loop(target, pool, chosen.policy, chosen.recorder, clock=clock)
     texts = []
     for question in spec_bench()[:: args.every]:
         prompt, rows, whole = decoder.encode(question.text), list[tuple[int, int, int]](), 0.0
-        for round in loop.run([prompt], Sampling(max_new_tokens=args.tokens, eos=decoder.eos)):
+        for round in loop.run(
+            [prompt],
+            Sampling(
+                temperature=args.temperature, seed=args.seed, max_new_tokens=args.tokens, eos=decoder.eos
+            ),
+        ):
             rows.append((round.drafted, depth_of(pool.latest[0]) if round.drafted else 0, len(round.tokens)))
             whole += round.seconds.total
         texts.append(Text(whole, rows))
@@ -121,6 +131,7 @@ def speeds(texts: Sequence[Text]) -> Real:
 def main() -> None:
     """Count all fixed settings and let `auto` play at all prices, then print a table."""
     parser = command(__doc__, PAGE)
+    parser.add_argument("--target", default="zoo:smollm2")
     parser.add_argument("--head", default="eagle:zoo:smollm2-eagle3")
     parser.add_argument("--beside", type=listed, default=[], help="further drafters of `auto`")
     parser.add_argument("--costs", type=listed, required=True, help="files or names of profiles")
@@ -128,13 +139,18 @@ def main() -> None:
     parser.add_argument("--widths", type=numbers, default=[1, 2, 4])
     parser.add_argument("--every", type=int, default=40, help="every so many prompts of Spec-Bench")
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--siblings", action="store_true", help="fixed drafts: chains with siblings, no trees"
+    )
     args = parser.parse_args()
     tables, head = [read_costs(name) for name in args.costs], args.head
     print(heading("draft", "nodes a round", "tokens a round", *args.costs))
     for length, width in ((length, width) for width in args.widths for length in args.lengths):
-        name = head if width == 1 else f"{head}?width={width}"
+        name = head if width == 1 or args.siblings else f"{head}?width={width}"
         one = type(args)(**vars(args) | {"head": name, "beside": []})
-        texts = play(one, f"static?length={length}", tables[0])
+        texts = play(one, f"static?length={length}", tables[0], width)
         rounds = [one for text in texts for one in text.rounds]
         nodes, tokens = fmean(one[0] for one in rounds), fmean(one[2] for one in rounds)
         written = sum(text.tokens for text in texts)

@@ -104,10 +104,26 @@ def test_a_sampled_token_is_kept_with_p_over_q(
     assert accept(draft, Opinions({1: 7}, probs), Uniforms(*numbers)) == verdict
 
 
-def test_a_sampled_tree_is_refused() -> None:
-    draft = Draft((5, 6), (-1, -1), probs=(0.5, 0.5), dist=["one", "two"])
-    with pytest.raises(ValueError, match="picked"):
-        accept(draft, Opinions({-1: 5}), Random(0))
+@pytest.mark.parametrize(
+    ("numbers", "choices", "verdict"),
+    [
+        ((0.4, 0.4), {1: 7}, Verdict((0, 1), 7)),
+        ((0.4, 0.4), {1: 8, 6: 5}, Verdict((0, 1, 6), 5)),  # the target's own token after the chain
+        ((0.4, 0.9), {4: 3}, Verdict((0, 4), 3)),  # the token that replaced the second: 101
+        ((0.9,), {}, Verdict((), 100)),  # no sibling of the first has 100
+        ((0.4, 0.9), {4: 9, 5: 6}, Verdict((0, 4, 5), 6)),  # and on below the sibling
+    ],
+)
+def test_a_token_that_replaces_a_sampled_one_may_be_a_picked_sibling(
+    numbers: tuple[float, ...], choices: dict[int, int], verdict: Verdict
+) -> None:
+    """Nodes 0 and 1 are sampled; what is written is the same without the nodes behind them."""
+    draft = Draft((1, 2, 8, 101, 101, 9, 8), (-1, 0, -1, -1, 0, 4, 1), probs=(0.5, 0.5), dist=["one", "two"])
+    assert accept(draft, Opinions(choices, (0.25, 0.25)), Uniforms(*numbers)) == verdict
+    alone = Draft.chain((1, 2), probs=(0.5, 0.5), dist=["one", "two"])
+    plain = accept(alone, Opinions({1: choices.get(1, 0)}, (0.25, 0.25)), Uniforms(*numbers))
+    beyond = [draft.tokens[node] for node in verdict.path if node > 1]
+    assert plain == Verdict(tuple(n for n in verdict.path if n < 2), beyond[0] if beyond else verdict.token)
 
 
 @pytest.mark.parametrize(("end", "path"), [(1, (0,)), (2, (0, 1)), (3, (0, 1, 2)), (4, (0, 1, 2, 3))])

@@ -80,6 +80,22 @@ def datastore(tmp_path_factory: pytest.TempPathFactory) -> None:
     )
 
 
+class Siblings(SimDrafter):
+    """Beside each sampled token the two others after it in the vocabulary, each with the token 1 below it."""
+
+    def draft(self, jobs: Sequence[Job]) -> list[Draft]:
+        drafts = []
+        for job in jobs:
+            chain = self._chain(job)
+            tokens, parents, n = list(chain.tokens), list(chain.parents), len(chain.tokens)
+            for node in range(n):
+                for k in (1, 2):
+                    tokens += [(chain.tokens[node] + k) % V, 1]
+                    parents += [node - 1, len(parents)]
+            drafts.append(Draft(tuple(tokens), tuple(parents), chain.probs, chain.dist))
+        return drafts
+
+
 STORE: list[str] = []
 NAMES = ["none", "good", "bad", "picked", "picked-bad", "ngram", "suffix", "retrieval"]
 
@@ -105,6 +121,23 @@ def loop(team: Mapping[str, Drafter], arms: Sequence[Arm], learner: Any = Fixed,
 @pytest.mark.parametrize(("name", "settings"), some(product(NAMES, SETTINGS), 5))
 def test_every_drafter_keeps_the_distribution(name: str, settings: str) -> None:
     check(loop(drafters(), [Arm(name, 3)]), settings)
+
+
+@pytest.mark.parametrize("settings", ["plain", "top-p", "penalties"])
+@pytest.mark.parametrize(("name", "q", "gain"), [("good", GOOD, 1.0), ("bad", BAD, 1.2)])
+def test_picked_siblings_of_sampled_tokens_keep_the_distribution(
+    name: str, q: Any, gain: float, settings: str
+) -> None:
+    """And more tokens are accepted than of the chain alone, of a bad drafter most."""
+    sampling, both = SETTINGS[settings], []
+    team, wide = drafters() | {"siblings": Siblings(markov(q))}, Arm("siblings", 2, width=5)
+    for arm in (wide, Arm(name, 2)):
+        one = loop(team, [arm])
+        rounds = [round for _ in range(200) for round in one.run([PROMPT], sampling)]
+        both.append(sum(round.accepted for round in rounds))
+    assert both[0] > gain * both[1]
+    distribution = exact(markov(P), PROMPT, V, LENGTH, sampling)
+    check_distribution(loop(team, [wide]), PROMPT, sampling, N, distribution, batch=3)
 
 
 @pytest.mark.parametrize(("name", "rule"), some(product(["good", "bad", "picked"], RULES), 3))

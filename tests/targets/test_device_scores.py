@@ -40,11 +40,19 @@ def draft_of(asked: Request, rng: Random, logits: Tensor, kind: str) -> Draft:
     q = (0.5 * logits[:-1] + torch.randn(n, SIZE)).softmax(-1)
     tokens = [int(torch.searchsorted(row.cumsum(0), rng.random() * float(row.sum()))) for row in q]
     tokens = [min(token, SIZE - 1) for token in tokens]
+    if kind == "siblings":
+        beside = [
+            [t for t in row.topk(4).indices.tolist() if t != token]
+            for row, token in zip(q, tokens, strict=True)
+        ]
+        m = n // 3
+        chances = tuple(float(row[token]) for row, token in zip(q[:m], tokens, strict=False))
+        return Draft.with_siblings(tokens[:m], [t[:2] for t in beside[:m]], probs=chances, dist=q[:m])
     probs = [float(row[token]) for row, token in zip(q, tokens, strict=True)]
     return Draft.chain(tokens, probs=probs, dist=q if n % 2 else list(q))
 
 
-@pytest.mark.parametrize("kind", ["tree", "picked", "sampled", "plain"])
+@pytest.mark.parametrize("kind", ["tree", "picked", "sampled", "siblings", "plain"])
 def test_verdicts_and_generators_are_those_of_the_host(kind: str) -> None:
     """Over rounds of several texts at once, which accept some tokens and reject others."""
     torch.manual_seed(0)
@@ -53,7 +61,9 @@ def test_verdicts_and_generators_are_those_of_the_host(kind: str) -> None:
     for _ in range(40):
         theirs, ours, batch = [], [], list[DeviceScores]()
         for one, other in pairs:
-            logits = 2.0 * torch.randn(1 + (0 if kind == "plain" else rng.randint(1, 5)), SIZE)
+            most = {"plain": 0, "siblings": 3}.get(kind, 5)
+            nodes = (3 if kind == "siblings" else 1) * (rng.randint(1, most) if most else 0)
+            logits = 2.0 * torch.randn(1 + nodes, SIZE)
             draft = Draft() if kind == "plain" else draft_of(one, rng, logits, kind)
             theirs.append(accept(draft, SampledScores(one, draft, logits, Chain.of(one)), one.rng))
             batch.append(DeviceScores(other, draft, logits, Chain.of(other)))
@@ -62,7 +72,9 @@ def test_verdicts_and_generators_are_those_of_the_host(kind: str) -> None:
             ours.append(accept(scores.draft, scores, other.rng))
             assert one.rng.getstate() == other.rng.getstate()
             accepted += len(verdict.path)
-            ended += len(verdict.path) == len(scores.draft.tokens)
+            last = verdict.path[-1] if verdict.path else -1
+            is_sibling = kind == "siblings" and last >= len(scores.draft.probs)
+            ended += is_sibling or len(verdict.path) == len(scores.draft.tokens)
             for text in (one, other):
                 text.tokens += [*(scores.draft.tokens[i] for i in verdict.path), verdict.token]
         assert ours == theirs
@@ -77,7 +89,7 @@ def test_the_walk_reads_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = Random(0)
     for seed in range(30):
         asked, logits = request(seed), torch.randn(4, SIZE)
-        for kind in ("tree", "picked", "sampled"):
+        for kind in ("tree", "picked", "sampled", "siblings"):
             draft = draft_of(asked, rng, logits, kind)
             scores = DeviceScores(asked, draft, logits, Chain.of(asked))
             read_all([scores])

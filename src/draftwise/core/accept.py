@@ -19,14 +19,13 @@ def accept(draft: Draft, scores: Scores, rng: Random, over: Over | None = None) 
     that token is accepted. The text is then what the target would have written without drafts from the same
     seed, whatever tokens were picked. Greedy decoding is the special case where the draw is an argmax.
 
-    A *sampled* draft is verified by rejection sampling (Leviathan et al. 2023, Algorithm 1): a token is
-    accepted with probability min(1, p/q), otherwise replaced by a sample from the normalised (p - q)+.
+    The sampled chain of a *sampled* draft is verified by rejection sampling (Leviathan et al. 2023, Algorithm
+    1): a token is accepted with probability min(1, p/q), otherwise replaced by a sample from the normalised
+    (p - q)+. If a picked child has that token, or the target's own token after the chain, it is accepted, and
+    the walk continues as in a picked draft: what is written does not depend on the picked nodes.
 
     The walk stops where `over` says that the text does. The verdict's token is then `NOTHING`, since no token
     follows the end of the text.
-
-    Raises:
-        ValueError: a sampled draft has two children under one node; siblings must be picked.
     """
     path: list[int] = []
     token = walk(draft, scores, rng, path, over)
@@ -34,43 +33,33 @@ def accept(draft: Draft, scores: Scores, rng: Random, over: Over | None = None) 
 
 
 def walk(draft: Draft, scores: Scores, rng: Random, path: list[int], over: Over | None = None) -> int:
-    """The token of `accept`'s verdict; accepted nodes are appended to `path`, also if the walk then raises.
-
-    Raises:
-        ValueError: as `accept`.
-    """
-    if draft.dist is None:
-        return _picked(draft, scores, path, over)
-    if not draft.is_chain:
-        raise ValueError("a sampled draft must be a chain: siblings must be picked, not sampled")
-    return _sampled(draft, scores, rng, path, over)
-
-
-def _picked(draft: Draft, scores: Scores, path: list[int], over: Over | None) -> int:
-    node, chain = -1, draft.is_chain
-    while True:
-        token = scores.choice(node)
-        if chain:
-            after = node + 1 if node + 1 < len(draft.tokens) and draft.tokens[node + 1] == token else None
-        else:
-            below = (i for i, parent in enumerate(draft.parents) if parent == node)
-            after = next((i for i in below if draft.tokens[i] == token), None)
-        if after is None:
-            return token
-        path.append(after)
-        if over is not None and over(path):
-            return NOTHING
-        node = after
-
-
-def _sampled(draft: Draft, scores: Scores, rng: Random, path: list[int], over: Over | None) -> int:
-    for node, q in enumerate(draft.probs):
-        if rng.random() * q >= scores.prob(node):
-            return scores.residual(node)
+    """Return the verdict's token; accepted nodes are appended to `path`, also if the walk then raises."""
+    node, sampled = -1, 0 if draft.dist is None else len(draft.probs)
+    while node + 1 < sampled:
+        if rng.random() * draft.probs[node + 1] >= scores.prob(node + 1):
+            token = scores.residual(node + 1)
+            break
+        node += 1
         path.append(node)
         if over is not None and over(path):
             return NOTHING
-    return scores.choice(len(draft.tokens) - 1)
+    else:
+        token = scores.choice(node)
+    while (after := _picked_child(draft, node, token, sampled)) >= 0:
+        path.append(after)
+        if over is not None and over(path):
+            return NOTHING
+        node, token = after, scores.choice(after)
+    return token
+
+
+def _picked_child(draft: Draft, node: int, token: int, first: int) -> int:
+    """Return the child of a node that has this token, of nodes from `first` on; -1 if there is none."""
+    tokens, parents = draft.tokens, draft.parents
+    for child in range(max(first, node + 1), len(tokens)):
+        if parents[child] == node and tokens[child] == token:
+            return child
+    return -1
 
 
 def block(draft: Draft, path: Sequence[int], overlaps: Sequence[float]) -> tuple[float, ...]:

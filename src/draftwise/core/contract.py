@@ -82,13 +82,13 @@ def _whole(ids: Sequence[int]) -> bool:
 
 def _unlawful(draft: Draft, vocab_size: int) -> str:
     """Return what is wrong with a sampled draft; "" if nothing."""
-    n = len(draft.tokens)
+    n = len(draft.dist)
+    if not 0 < n <= len(draft.tokens):
+        return f"{n} distributions for {len(draft.tokens)} tokens"
     if len(draft.probs) != n:
         return f"{len(draft.probs)} probabilities for {n} sampled tokens"
-    if not draft.is_chain:
+    if tuple(draft.parents[:n]) != tuple(range(-1, n - 1)):
         return "sampled tokens that are no chain: siblings must be picked"
-    if len(draft.dist) != n:
-        return f"{len(draft.dist)} distributions for {n} sampled tokens"
     wrong = next((len(q) for q in draft.dist if len(q) != vocab_size), None)
     return f"a distribution over {wrong} tokens, not {vocab_size}" if wrong is not None else ""
 

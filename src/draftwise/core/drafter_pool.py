@@ -53,10 +53,11 @@ class DrafterPool:
         vocab_size: int,
         max_faults: int = 3,
         slow_seconds: float = inf,
+        can_read_trees: Callable[[], bool] | None = None,
     ) -> None:
         self.drafters, self.open = dict(drafters), dict[int, Request]()
         self.names: Collection[str] = self.drafters  # that an arm may have
-        self.vocab_size, self.max_faults = vocab_size, max_faults
+        self.vocab_size, self.max_faults, self.can_read_trees = vocab_size, max_faults, can_read_trees
         self.faults: dict[str, int] = dict.fromkeys(self.drafters, 0)
         self.broken: set[str] = set()
         self.slow_seconds, self.pass_seconds = slow_seconds, 0.0
@@ -169,7 +170,14 @@ class DrafterPool:
         return self._property(name, "branches", int, 1)
 
     def drafts_trees(self, name: str) -> bool:
-        return self._property(name, "drafts_trees", lambda method: bool(method()), False)
+        return self._drafts(name, "drafts_trees")
+
+    def drafts_siblings(self, name: str) -> bool:
+        return self._drafts(name, "drafts_siblings")
+
+    def _drafts(self, name: str, what: str) -> bool:
+        drafts = self._property(name, what, lambda method: bool(method()), False)
+        return drafts and self.can_read_trees is not None and self.can_read_trees()
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         guesser = self.guessers.get(name)

@@ -43,9 +43,9 @@ class Draft:
     """Drafted tokens as a tree: parent -1 is the last committed token; a chain is a tree without branches.
 
     A *picked* draft (looked up, greedy, top-k) has no `dist`: any choice of tokens is lossless. A *sampled*
-    one declares the distributions of its tokens, and must be a chain. Lossless acceptance requires that each
-    token is sampled with `request.rng` from its own row, and none is dropped or replaced because of its
-    probability.
+    one begins with a chain of sampled tokens, and declares their distributions; nodes after these are picked,
+    such as the most likely siblings of each. Lossless acceptance requires that each sampled token is sampled
+    with `request.rng` from its own row, and none is dropped or replaced because of its probability.
 
     A draft violates its contract, and counts as empty, if it is longer than requested, has a token outside
     the vocabulary, parents that are not earlier nodes, probabilities outside [0, 1] or a `dist` of another
@@ -54,11 +54,15 @@ class Draft:
     Attributes:
         tokens: Token ids of the target's vocabulary, n of them.
         parents: For each token the index of the node before it, -1 for the last committed token; n numbers.
-        probs: Each token's probability, n numbers in [0, 1] where `dist` is given, else n or none.
-        dist: The distributions that the tokens were drawn from: n rows over the target's whole vocabulary, a
-            list of arrays or tensors, or one of shape (n, vocabulary), on any device; None if picked.
-        signals: The input of stop rules, one per token, or none.
-        rows: If the job asked for them, the drafter's raw logits, one row per token, shape (n, vocabulary).
+        probs: Each token's probability in [0, 1]: one for each row of `dist` where that is given, else n or
+            none.
+        dist: The distributions that the first m tokens were drawn from: m rows over the target's whole
+            vocabulary, a list of arrays or tensors, or one of shape (m, vocabulary), on any device; None if
+            all are picked.
+        signals: The input of stop rules, one per token, or of a chain with siblings one per token of the
+            chain, or none.
+        rows: If the job asked for them, the drafter's raw logits, one row per token of the chain, shape
+            (m, vocabulary).
         prefix_length: Of a composite draft, how many tokens its first part has.
         match: The match with which the second part took over; 0 if it did not.
     """
@@ -87,6 +91,13 @@ class Draft:
         """Return a draft in which each token follows the previous one: `Draft.chain([5, 6, 7])`."""
         parents = tuple(range(-1, len(tokens) - 1))
         return cls(tuple(tokens), parents, tuple(probs), dist, tuple(signals), rows, prefix_length, match)
+
+    @classmethod
+    def with_siblings(cls, tokens: Sequence[int], siblings: Sequence[Sequence[int]], **options: Any) -> Draft:
+        """Return a chain and, beside its token k, the picked tokens `siblings[k]`."""
+        beside = [(token, k - 1) for k, others in enumerate(siblings) for token in others]
+        parents = (*range(-1, len(tokens) - 1), *(parent for _, parent in beside))
+        return cls((*tokens, *(token for token, _ in beside)), parents, **options)
 
     @property
     def is_chain(self) -> bool:

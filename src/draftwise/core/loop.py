@@ -23,7 +23,7 @@ from .passes import TargetInfo
 from .renamed import accept_earlier
 from .request import Request
 from .request_round import RequestRound, decide, draft
-from .roles import Asynchronous, Drafter, Informed, Limited, Policy, Recorder, Scores, Target
+from .roles import Asynchronous, Drafter, Informed, Limited, Policy, Recorder, Scores, Target, TreeReader
 from .round import Clock, Round, Seconds
 from .sampling import Sampling
 
@@ -63,7 +63,11 @@ class Loop(Batch):
         if not isinstance(drafters, DrafterPool):
             size = target.vocab_size
             drafters = DrafterPool(
-                drafters, vocab_size=size, max_faults=max_faults, slow_seconds=slow_seconds
+                drafters,
+                vocab_size=size,
+                max_faults=max_faults,
+                slow_seconds=slow_seconds,
+                can_read_trees=target.can_read_trees if isinstance(target, TreeReader) else None,
             )
         super().__init__(
             target, drafters, FaultBarrier(policy, recorder, drafters.names, drafters.faults), seed

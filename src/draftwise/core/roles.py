@@ -23,6 +23,7 @@ from .target import Pieces as Pieces
 from .target import Ranked as Ranked
 from .target import Scores as Scores
 from .target import Target as Target
+from .target import TreeReader as TreeReader
 from .target import window_of as window_of
 
 # -- the drafter guesses what the target will write --------------------------------------------------------
@@ -350,6 +351,9 @@ class Graders(Protocol):
 
     def drafts_trees(self, name: str) -> bool:
         """Return whether a drafter drafts a chain or, for a wider arm, a tree."""
+
+    def drafts_siblings(self, name: str) -> bool:
+        """Return whether, for a wider arm, it drafts a chain with siblings where it drafts no tree."""
 
     def redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft | None:
         """The draft, maybe a tree, that `name` makes for `arm` where the text is `request.tokens[:at]`.

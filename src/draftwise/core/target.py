@@ -205,6 +205,17 @@ class Limited(Protocol):
         """
 
 
+@runtime_checkable
+class TreeReader(Protocol):
+    """A target that may be able to verify trees."""
+
+    def can_read_trees(self) -> bool:
+        """Return whether it can.
+
+        Called by a policy's recorder, before the policy chooses trees by itself. Must not raise.
+        """
+
+
 def window_of(target: Target) -> int:
     """The tokens that a text may have where it should make sense: those that the target was trained for.
 

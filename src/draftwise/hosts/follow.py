@@ -361,9 +361,14 @@ def verified_part(row: Row, draft: Draft) -> Draft:
 
 
 def check_chains(policy: Policy, drafters: Collection[str]) -> None:
-    """Reject a policy that drafts trees, or has an arm of a missing drafter."""
+    """Reject a policy that drafts trees, or has an arm of a missing drafter.
+
+    One that has chains of the same drafters, too, asks whether trees can be verified (`Graders`).
+    """
+    chains = {arm.drafter for arm in policy.arms if arm.width == 1}
     for arm in policy.arms:
-        if arm.width > 1 or (arm.length and arm.drafter not in drafters):
+        is_missing = arm.length and arm.drafter not in drafters
+        if is_missing or (arm.width > 1 and arm.drafter not in chains):
             raise UserError(
                 f"the arm {arm.name} drafts trees, and this engine verifies chains: name another policy"
             )

@@ -23,9 +23,9 @@ from .scores import SampledScores
 class DeviceScores(SampledScores):
     """`SampledScores` whose numbers are computed before they are asked for; `read_all` fetches them.
 
-    A picked draft needs the target's own token after each node. A sampled one needs each token's probability,
-    the token that replaces it if it is rejected, and the one after the last. What was not foreseen is read
-    from the device on request.
+    A picked node needs the target's own token after it. A sampled one needs its probability, and the token
+    that replaces it if it is rejected; the last of them also the target's own token after it. What was not
+    foreseen is read from the device on request.
     """
 
     __slots__ = ("chances", "choices", "draws", "numbers", "residuals")
@@ -49,27 +49,26 @@ class DeviceScores(SampledScores):
 
     def _compute(self) -> Tensor:
         assert self.rows is not None  # no processor depends on the text
-        rows, draft, n = self.rows, self.draft, len(self.draft.tokens)
+        rows, draft = self.rows, self.draft
         depths = depths_of(draft)
         uniforms = self.request.peek(self.request.position, max(depths) + 1)
         if draft.dist is None:
             return quantiles(rows, _on([uniforms[depth] for depth in depths], rows.device)).double()
+        n = len(draft.dist)
         self.draws = peek(self.request.rng, n + 1)
         given = draft.dist if isinstance(draft.dist, Tensor) else torch.stack([*map(_row, draft.dist)])
-        left = (rows[:-1] - given.to(rows.device)).clamp(min=0)
-        left = torch.where(left.any(-1, keepdim=True), left, rows[:-1])
-        tokens = torch.tensor(draft.tokens).to(rows.device, non_blocking=True)
-        drawn = quantiles(torch.cat([left, rows[-1:]]), _on([*self.draws[1:], uniforms[-1]], rows.device))
-        return torch.cat([rows[:-1].gather(1, tokens[:, None])[:, 0].double(), drawn.double()])
+        left = (rows[:n] - given.to(rows.device)).clamp(min=0)
+        left = torch.where(left.any(-1, keepdim=True), left, rows[:n])
+        tokens = torch.tensor(draft.tokens[:n]).to(rows.device, non_blocking=True)
+        own = [uniforms[depth] for depth in depths[n:]]
+        drawn = quantiles(torch.cat([left, rows[n:]]), _on([*self.draws[1:], *own], rows.device))
+        return torch.cat([rows[:n].gather(1, tokens[:, None])[:, 0].double(), drawn.double()])
 
     def take(self, numbers: Sequence[float]) -> None:
         """Take the numbers of `compute` when they are on the host."""
-        n = len(self.draft.tokens)
-        if self.draft.dist is None:
-            self.choices = {node - 1: int(token) for node, token in enumerate(numbers)}
-            return
+        n = 0 if self.draft.dist is None else len(self.draft.dist)
         self.chances, self.residuals = [*numbers[:n]], [int(token) for token in numbers[n : 2 * n]]
-        self.choices = {n - 1: int(numbers[2 * n])}
+        self.choices = {node: int(token) for node, token in enumerate(numbers[2 * n :], n - 1)}
 
     def choice(self, node: int) -> int:
         if node not in self.choices:

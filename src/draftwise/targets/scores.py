@@ -20,19 +20,23 @@ def overlaps(draft: Draft, logits: Tensor) -> list[float]:
     """1 - TV between the raw distributions of target and drafter at every drafted node.
 
     Computed on the device. `logits` of shape (1 + nodes, vocabulary) are the target's after the last
-    committed token and after each node. Without the drafter's rows, and in a tree, the drafter counts as
-    one-hot: the overlap is the target's probability of the token.
+    committed token and after each node. Without the drafter's rows the drafter counts as one-hot: the overlap
+    is the target's probability of the token. That of a sibling of a chain with rows is what its token adds,
+    (p - q)+.
     """
     above = torch.tensor(draft.parents, device=logits.device) + 1
     p = logits[above].float().softmax(-1)
-    if draft.rows is None or not draft.is_chain:
-        tokens = torch.tensor(draft.tokens, device=logits.device)
-        return cast("list[float]", p.gather(1, tokens[:, None])[:, 0].tolist())
+    tokens = torch.tensor(draft.tokens, device=logits.device)[:, None]
+    own = p.gather(1, tokens)[:, 0]
+    if draft.rows is None:
+        return cast("list[float]", own.tolist())
     given = draft.rows
     rows = given if isinstance(given, Tensor) else torch.stack([torch.as_tensor(row) for row in given])
     q = rows.to(p.device).float().softmax(-1)
-    shared = min(p.shape[-1], q.shape[-1])  # tokens in one vocabulary only have no overlap
-    return cast("list[float]", torch.minimum(p[:, :shared], q[:, :shared]).sum(-1).tolist())
+    n, shared = len(q), min(p.shape[-1], q.shape[-1])  # tokens in one vocabulary only have no overlap
+    chain = torch.minimum(p[:n, :shared], q[:, :shared]).sum(-1)
+    beside = q[above[n:].clamp(max=n - 1)].gather(1, tokens[n:])[:, 0] * (above[n:] < n)
+    return cast("list[float]", torch.cat([chain, (own[n:] - beside).clamp(min=0)]).tolist())
 
 
 def plain(sampling: Sampling) -> bool:

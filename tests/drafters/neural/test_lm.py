@@ -10,13 +10,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwise.core.arms import Stop
+from draftwise.core.arms import Arm, Stop
 from draftwise.core.drafts import Draft, Job, Signals
+from draftwise.core.loop import Loop
 from draftwise.core.request import Request
+from draftwise.core.roles import Drafter
 from draftwise.core.sampling import Sampling
 from draftwise.core.stops import stop
 from draftwise.drafters.neural.lm import LMDrafter
-from tests.core.turns import watch_passes
+from draftwise.drafters.none import NoneDrafter
+from draftwise.policies.bandit import BanditPolicy
+from draftwise.policies.learners.fixed import Fixed
+from draftwise.policies.recorders.bandit import Bandit, reward
+from draftwise.targets.hf import HFTarget
+from draftwise.testing.exact import exact_of
+from tests.core.turns import group_tokens, watch_passes
+from tests.distributions import check_distribution
 from tests.tiny import VOCAB, model
 
 RULES = [
@@ -164,3 +173,46 @@ def test_nothing_is_read_twice(made: Any) -> None:
     read = watch_passes(drafter.runner)
     check_nothing_is_read_twice(drafter, read, reads(made))
     assert not drafter.runner.request_ids
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_wider_draft_has_the_likeliest_others_beside_each_token(made: Any, temperature: float) -> None:
+    """The chain is the same as without; what may not come is no sibling."""
+    text, wide = [3, 4, 5], LMDrafter(made, VOCAB, width=4)
+    (alone,) = LMDrafter(made, VOCAB).draft([Job(request(0, text, temperature=temperature), 5)])
+    (draft,) = wide.draft([Job(request(0, text, temperature=temperature), 5)])
+    n = len(alone.tokens)
+    assert (draft.tokens[:n], draft.parents[:n], draft.probs) == (alone.tokens, alone.parents, alone.probs)
+    for place in range(n):
+        with torch.inference_mode():
+            best = made(torch.tensor([text + list(draft.tokens[:place])])).logits[0, -1, :VOCAB].topk(4)
+        beside = [
+            draft.tokens[node] for node in range(n, len(draft.tokens)) if draft.parents[node] == place - 1
+        ]
+        assert beside == [token for token in best.indices.tolist() if token != draft.tokens[place]][:3]
+    asked = request(1, text, temperature=temperature)
+    narrow = LMDrafter(made, VOCAB)
+    narrow.allowed = torch.zeros(VOCAB, dtype=torch.bool).index_fill(0, torch.tensor([7, 9]), True)
+    (draft,) = narrow.draft([Job(asked, 3, width=4)])
+    assert len(draft.tokens) == 6 and set(draft.tokens) == {7, 9}
+
+
+def wide_loop(made: Any, arm: Arm) -> Loop:
+    """A target, and a drafter that is seldom right, with siblings."""
+    target = HFTarget(model("llama", seed=5, scale=6.0))
+    drafters: dict[str, Drafter] = {"none": NoneDrafter(), "lm": LMDrafter(made, VOCAB, width=6)}
+    return Loop(target, drafters, BanditPolicy((arm,), Fixed), Bandit(reward("accepted"), 3))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_greedy_text_with_siblings_is_the_targets_own(made: Any, batch: int) -> None:
+    texts, settings = [[3, 4, 5], [9, 8, 7, 6], [2, 2, 3]][:batch], Sampling(max_new_tokens=40)
+    plain = group_tokens(wide_loop(made, Arm("none", 0)).run(texts, settings, batch=batch))
+    rounds = list(wide_loop(made, Arm("lm", 3)).run(texts, settings, batch=batch))
+    assert group_tokens(rounds) == plain and any(round.accepted for round in rounds)
+
+
+def test_sampled_text_with_siblings_has_the_targets_distribution(made: Any) -> None:
+    settings, loop = Sampling(max_new_tokens=3, temperature=1.0, top_k=4), wide_loop(made, Arm("lm", 2))
+    expected = exact_of(loop.target, [3, 4, 5], 3, settings)
+    check_distribution(loop, [3, 4, 5], settings, 2000, expected, batch=25)

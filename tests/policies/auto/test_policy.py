@@ -27,7 +27,7 @@ CASCADE = ("lm:a", "ngram", "cascade:lm:a>ngram?match=1")
 
 
 def new(*names: str, looks_up: bool = True, lengths: tuple[int, ...] = LENGTHS) -> AutoPolicy:
-    arms, drafters, _ = team(names, lengths)
+    arms, drafters, _ = team(names, lengths, width=1)
     return AutoPolicy(arms, drafters, (looks_up,) * len(names))
 
 

@@ -86,6 +86,9 @@ class Stage(script.Stage):
 class Reader(script.Target):
     """Knows at which place of the text each node of a tree stands."""
 
+    def can_read_trees(self) -> bool:
+        return True
+
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Any]:
         super().verify(batch)
         return [Seen(self.texts[request.tokens[0]], request.position, draft) for request, draft in batch]
@@ -178,25 +181,35 @@ def test_passes_over_trees_that_run_in_another_way_have_their_own_price(
 def test_which_drafters_have_trees() -> None:
     arms, drafters, _ = team(["ngram", "eagle:a", "eagle:b?width=2", "zoo:general", "mtp"], (1, 2, 8, 16))
     wide = {(arm.drafter, arm.length) for arm in arms if arm.width > 1}
-    assert wide == {(name, n) for name in ("eagle:a", "mtp") for n in (1, 2, 8)} and DEEPEST == 8
+    assert (
+        wide == {(name, n) for name in ("eagle:a", "zoo:general", "mtp") for n in (1, 2, 8)} and DEEPEST == 8
+    )
     assert Arm("eagle:a", 3, WIDTH).name == "eagle:a:3x4"
     assert not any(arm.width > 1 for arm in method("auto?width=1", ["eagle:a"]).policy.arms)
     with pytest.raises(UserError, match="auto\\?width=9: give 1 to 8 nodes"):
         method("auto?width=9", ["eagle:a"])
     policy = AutoPolicy(arms, drafters, (True, False, False, False, False))
-    assert policy.trees == {1: 5, 4: 6} and len(policy.draft_prices) == 4 * 7
-    able = {"eagle:a", "ngram"}
-    graders = cast(
-        Graders,
-        type("G", (), {"grades_itself": lambda s, n: n != "ngram", "drafts_trees": lambda s, n: n in able})(),
-    )
-    AutoRecorder(policy)._meet(graders)
-    assert policy.trees == {1: 5}
+    assert policy.wide == {1: 5, 3: 6, 4: 7} and len(policy.draft_prices) == 4 * 8
+    assert not policy.trees and not policy.beside, "nothing is known yet"
+
+    class Known:
+        def grades_itself(self, name: str) -> bool:
+            return name != "ngram"
+
+        def drafts_trees(self, name: str) -> bool:
+            return name in ("eagle:a", "ngram")
+
+        def drafts_siblings(self, name: str) -> bool:
+            return name in ("eagle:a", "zoo:general")
+
+    AutoRecorder(policy)._meet(cast(Graders, Known()))
+    assert policy.trees == {1} and policy.beside == {1, 3}
 
 
 def taught(token: float = 0.0) -> AutoPolicy:
     """A head whose first tokens alone are right; one more token in the pass takes so many seconds."""
     policy = AutoPolicy(*team(["eagle:a"], (1, 2, 4)))
+    policy.trees = frozenset({0})
     for tokens in (1, 2, 3, 5):
         policy.pass_prices[0].add(tokens, 10e-3 + token * (tokens - 1))
     for depth in (1, 1, 1, 2, 4):
@@ -207,7 +220,7 @@ def taught(token: float = 0.0) -> AutoPolicy:
 
 
 def test_a_node_must_pay_for_its_part_of_the_pass_and_a_depth_for_the_step_to_the_next() -> None:
-    policy, tree = taught(token=0.5e-3), Candidate(0, 2, 1.0, 0.0, 1.0, width=WIDTH)
+    policy, tree = taught(token=0.5e-3), Candidate(0, 2, 1.0, 0.0, 1.0, width=WIDTH, is_tree=True)
     price = policy.draft_price(0, WIDTH)
     for depth in (1, 1, 1, 2, 4):
         price.add(depth, 0, 0.2e-3 * depth, 1, 1)
@@ -234,8 +247,12 @@ def test_the_first_trees_of_a_head_are_trials_and_no_chain_learns_from_their_sig
     policy = taught()
     decision = policy.choose(Context(), Random(0))
     assert policy.arms[decision.arm] == Arm("eagle:a", 1, WIDTH) and policy.trial
-    policy.texts[0].samples = True
+    text = policy.texts[0]
+    text.samples = True
     assert policy.arms[policy.choose(Context(), Random(0)).arm].width == 1, "its nodes are not sampled"
+    policy.beside = frozenset({0})
+    decision = policy.choose(Context(), Random(0))
+    assert policy.arms[decision.arm].width == WIDTH and not policy.trial, "siblings have the price of a chain"
     signals = tuple(Signals(0.0, 0.0, 0.0, 0.5) for _ in range(4))
     policy.learn(Feedback(0, decision, (Outcome(decision.arm, 1, 4, signals=signals),)))
     assert policy.calibrations[0].seen == 0.0, "its siblings are no later tokens"

@@ -52,6 +52,7 @@ class Chain:
     dist: list[Tensor] = field(default_factory=list)
     rows: list[Tensor] = field(default_factory=list)
     signals: list[Signals] = field(default_factory=list)
+    siblings: list[list[int]] = field(default_factory=list)  # of each token, if the job wants a tree
     joint: float = 1.0
     done: bool = False
     read: int = 0  # tokens that the drafting model has read
@@ -79,6 +80,10 @@ class Chain:
             self.probs.append(float(q[pick]))
         if job.rows:
             self.rows.append(row[:vocab_size])
+        if job.width > 1:
+            best = row[:vocab_size].topk(min(job.width, vocab_size, len(row)))
+            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            self._add_siblings([token for token, value in pairs if value > -inf], pick)
         now = None
         if self.needs:
             place = job.request.position + len(self.tokens)
@@ -103,6 +108,8 @@ class Chain:
                 self.probs.append(probability)
             if self.job.rows:
                 self.rows.append(output.rows[row, step])
+            if self.job.width > 1:
+                self._add_siblings([other for other in output.best[row][step] if other >= 0], token)
             now = None
             if self.needs:
                 entropy, chosen, *top = numbers
@@ -112,6 +119,10 @@ class Chain:
             self.read = len(self.tokens) - 1
             if self.done:
                 return
+
+    def _add_siblings(self, best: Sequence[int], pick: int) -> None:
+        """Draft the most likely tokens beside the next one: they cost the drafter nothing."""
+        self.siblings.append([token for token in best if token != pick][: self.job.width - 1])
 
     def _append(self, token: int, now: Signals | None) -> None:
         job = self.job
@@ -150,6 +161,8 @@ class Chain:
             if job.rows:
                 row = torch.full((vocab_size,), -inf, device=device)
                 self.rows.append(row.index_fill(0, _index(token, device), 0.0))
+            if job.width > 1:
+                self.siblings.append([])  # nothing else may come
             self.tokens.append(token)
             if self.needs:
                 place = job.request.position + len(self.tokens) - 1
@@ -158,11 +171,12 @@ class Chain:
 
     @property
     def draft(self) -> Draft:
-        return Draft.chain(
+        return Draft.with_siblings(
             self.tokens,
-            probs=self.probs,
+            self.siblings,
+            probs=tuple(self.probs),
             dist=self.dist or None,
-            signals=self.signals,
+            signals=tuple(self.signals),
             rows=self.rows or None,
         )
 
@@ -260,6 +274,7 @@ def draft_at_once(
         any(chain.needs for chain in unfinished),
         states,
         ids,
+        max(chain.job.width for chain in unfinished),
     )
     output: DraftOutput | None = runner.executor.try_draft(runner, given)
     if output is not None:

@@ -154,7 +154,7 @@ class EagleDrafter(PairDrafter):
         """Draft chains or trees; the drafted pairs are rolled back afterwards."""
         logits, self.last = self._catch_up([job.request for job in jobs])
         drafts = None
-        if jobs[0].width > 1 and self.runner.executor.drafts:
+        if self._is_tree(jobs[0]) and self.runner.executor.drafts:
             given = logits[:, 0], self.last[:, 0], self.ids
             drafts = draft_trees_at_once(self.runner, jobs, *given, top=self.top, gain=self.gain)
         if drafts is None:

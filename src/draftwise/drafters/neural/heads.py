@@ -28,11 +28,12 @@ RowAfter = Callable[[int, Sequence[int]], Tensor]
 class HeadDrafter(Drafter):
     """Drafts chains or trees from hidden states of the target, once it has read the text.
 
-    With `width` 1 it drafts a chain, sampled if the request samples, unless `sample` is off. With more, or a
-    wider arm, it drafts EAGLE-2's tree of at most length * width deterministic nodes: at each depth it
-    expands the `top` best nodes by `top` tokens each. With `gain` it grows, as in OPT-Tree, only while the
-    expected number of accepted tokens grows by more than that. Before the target has prefilled a prompt there
-    are no states to draft from: the first round is plain decoding.
+    With `width` 1 it drafts a chain, sampled if the request samples, unless `sample` is off. With more it
+    drafts EAGLE-2's tree of at most length * width deterministic nodes: at each depth it expands the `top`
+    best nodes by `top` tokens each. A wider arm gets such a tree, too, or, if the request samples, a sampled
+    chain with the most likely siblings of each of its tokens. With `gain` a tree grows, as in OPT-Tree, only
+    while the expected number of accepted tokens grows by more than that. Before the target has prefilled a
+    prompt there are no states to draft from: the first round is plain decoding.
     """
 
     guided = True
@@ -50,11 +51,14 @@ class HeadDrafter(Drafter):
     ) -> None:
         self.vocab_size, self.features = target.vocab_size, target.hidden_states(layers)
         self.branches, self.sample, self.top, self.gain = width, sample, top, gain
-        self.target = target
 
     def drafts_trees(self) -> bool:
-        """Return whether a wider arm gets a tree, and the target can read it."""
-        return self.branches == 1 and self.target.can_read_trees()
+        """Return whether a wider arm gets a tree."""
+        return self.branches == 1
+
+    def drafts_siblings(self) -> bool:
+        """Return whether, where the request samples, it gets a chain with siblings."""
+        return self.branches == 1 and self.sample
 
     def ready(self, request: Request) -> bool:
         """Return if the target has read all of the text but its last token, and at least one token."""
@@ -73,8 +77,10 @@ class HeadDrafter(Drafter):
         """Draft one chain or tree per job; an empty draft if there are no states to draft from."""
         drafts = [Draft()] * len(jobs)
         jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
-        for wide in (False, True):
-            which = [i for i, job in enumerate(jobs) if (job.width > 1) == wide and self.ready(job.request)]
+        for tree in (False, True):
+            which = [
+                i for i, job in enumerate(jobs) if self._is_tree(job) == tree and self.ready(job.request)
+            ]
             if which:
                 rows = self._rows_of([jobs[i].request for i in which])
                 which = [i for _, i in sorted(zip(rows, which, strict=True))]
@@ -86,15 +92,20 @@ class HeadDrafter(Drafter):
         """Move the rows of these requests to the front of a cache, if there is one, and return them."""
         return range(len(requests))
 
+    def _is_tree(self, job: Job) -> bool:
+        """Return whether a job gets a tree of picked nodes, not a chain."""
+        is_sampled = self.sample and not job.deterministic and not job.request.sampling.greedy
+        return job.width > 1 and (self.branches > 1 or not is_sampled)
+
     @abstractmethod
     def _draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """Draft for jobs that are ready, by row: chains if their width is 1, else trees."""
+        """Draft for jobs that are ready, by row, all of them trees or all of them chains."""
 
     def _draft_by_steps(
         self, jobs: Sequence[Job], logits: Tensor, states: Tensor | None, step: Step
     ) -> list[Draft]:
         """Draft a depth a step; `logits` (jobs, 1, vocabulary) and `states` are those after the texts."""
-        if jobs[0].width > 1:
+        if self._is_tree(jobs[0]):
             return draft_trees(jobs, logits, step, top=self.top, gain=self.gain)
         size, sample, at_once = self.vocab_size, self.sample, self._extend_at_once
         return draft_chains(jobs, logits, states, step, vocab_size=size, sample=sample, at_once=at_once)
@@ -110,7 +121,7 @@ class HeadDrafter(Drafter):
         as if the places were independent.
         """
         job = replace(job, length=min(job.length, places))
-        if job.width > 1:
+        if self._is_tree(job):
             tree = Tree(job, self.top, self.gain)
             while not tree.done:
                 paths = [tree.path(node) for node in tree.frontier]

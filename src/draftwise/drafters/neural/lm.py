@@ -153,12 +153,13 @@ class LMDrafter(RunsModel, CausalDrafter):
         sample: bool = True,
         window: int = 0,
         sinks: int = 4,
+        width: int = 1,
         probe: bool = True,
     ) -> None:
         super().__init__()
         self.window, self.sinks = window, sinks
         self.runner = rows_of(model, probe=probe, drafts=True)
-        self.vocab_size, self.sample = vocab_size, sample
+        self.vocab_size, self.sample, self.branches = vocab_size, sample, width
         self.size = embedded(self.runner.model)
         small = self.runner.device.type == "cpu" and not self.runner.steps
         self.chunk = 96 if small else 2048  # bounds the memory of long catch-ups
@@ -169,6 +170,10 @@ class LMDrafter(RunsModel, CausalDrafter):
         """Keep what was read of texts that have ended there, where all of a text is read and has no state."""
         if not self.window and not self.runner.stateful:
             self.prefixes = PrefixCache(self.runner, memory)
+
+    def drafts_siblings(self) -> bool:
+        """Return whether a wider arm gets a chain with siblings."""
+        return self.branches == 1
 
     def hint(self, request: Request) -> float:
         return 1.0
@@ -200,6 +205,8 @@ class LMDrafter(RunsModel, CausalDrafter):
         """Draft one chain per job; every row takes part in each pass until all drafts are complete."""
         if self.window:
             jobs = [replace(job, request=self._visible(job.request, len(job.request.tokens))) for job in jobs]
+        if self.branches > 1:
+            jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
         drafted = [Chain(job, needs(job.stops)) for job in jobs]
         force(drafted, self.runner.device, vocab_size=self.vocab_size, sample=self.sample)
         chains = [chain for chain in drafted if not chain.done]

@@ -81,7 +81,7 @@ class MedusaDrafter(HeadDrafter):
 
     def _draft_rows(self, job: Job, rows: Tensor) -> Draft:
         """Draft from the logits of every head, shape (heads, vocabulary)."""
-        if job.width > 1 and self.tree == "fixed":
+        if self._is_tree(job) and self.tree == "fixed":
             return self._fixed(replace(job, length=min(job.length, self.longest)), rows)
         return self._draft_at_once(
             job, lambda k, path: self._rescored(job.request, rows[k], path), self.longest, None

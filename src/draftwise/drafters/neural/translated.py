@@ -340,6 +340,7 @@ def lm(
     window: Annotated[int, "latest tokens that it sees; 0: all", Within(0)] = 0,
     sinks: Annotated[int, "first tokens that it sees beside the window", Within(0)] = 4,
     vocabulary: VocabularyWay = "auto",
+    width: Annotated[int, "nodes for each token: it, and the most likely others", Within(1)] = 1,
     probe: Annotated[bool, "check how the model can be read"] = True,
 ) -> LMDrafter | TranslatedDrafter:
     """Drafts with a smaller causal LM, for any number of requests at once.
@@ -361,7 +362,9 @@ def lm(
     more: dict[str, Any] = {"sample": sample, "window": window, "sinks": sinks, "probe": probe}
     if tokenizers is None:
         check_unused(vocabulary)
-        return LMDrafter(model, vocab_size, **more)
+        return LMDrafter(model, vocab_size, width=width, **more)
+    if width > 1:
+        raise UserError(f"width={width}: the model has another tokenizer than the target; leave width out")
     own = int(model.config.get_text_config(decoder=True).vocab_size)
     inner = LMDrafter(model, own, **more)
     return TranslatedDrafter(inner, vocab_size, tokenizers, sample=sample, vocabulary=vocabulary)

@@ -32,6 +32,7 @@ class DraftShape(NamedTuple):
     has_signals: bool
     is_restricted: bool  # to some tokens
     first: int = 0  # row of the KV cache
+    width: int = 1  # above 1, that many of the most likely tokens are read with each
 
     @property
     def kind(self) -> str:
@@ -55,6 +56,7 @@ class DraftInput:
         has_signals: Also compute the signals of stop rules.
         states: Of a head: its state after the last token of each row, shape (rows, size).
         ids: Of a head: the target's ids of the tokens that it drafts; None if it drafts all.
+        width: Above 1, also find that many of the most likely tokens at each place.
     """
 
     logits: Tensor
@@ -67,6 +69,7 @@ class DraftInput:
     has_signals: bool = False
     states: Tensor | None = None
     ids: Tensor | None = None
+    width: int = 1
 
 
 @dataclass(slots=True)
@@ -76,13 +79,16 @@ class DraftOutput:
     `rows` and `distributions` have the shape (rows, steps, vocabulary), and stay on the device; the latter is
     None where no row samples. `signals[row][step]` are the probability that the token was drawn with
     and, if they were asked for, the entropy, the token's raw probability and the largest probabilities.
-    `states` are a head's own, which the last token is to be read with, shape (rows, size).
+    `best[row][step]` are the most likely tokens in the token's place, if they were asked for; -1 stands
+    for one that may not be drafted. `states` are a head's own, which the last token is to be read with, shape
+    (rows, size).
     """
 
     tokens: list[list[int]]
     rows: Tensor
     distributions: Tensor | None
     signals: list[list[list[float]]]
+    best: list[list[list[int]]]
     states: Tensor | None = None
 
 
@@ -185,6 +191,12 @@ def signals(x: Tensor, token: Tensor, q: Tensor | None, *, has_signals: bool) ->
     return torch.cat(numbers, -1)
 
 
+def best_tokens(x: Tensor, width: int) -> Tensor:
+    """Return the most likely tokens of raw logits, shape (rows, width); -1 for one without a chance."""
+    values, tokens = x.topk(min(width, x.shape[-1]))
+    return torch.where(values > -torch.inf, tokens, -1).double()
+
+
 def run_draft(
     read: Callable[[Tensor, int], Tensor],
     shape: DraftShape,
@@ -206,7 +218,8 @@ def run_draft(
         if allowed is not None:
             x = x.masked_fill(~allowed[: x.shape[1]], -torch.inf)
         token, q = choose(x, settings, step, shape)
-        numbers.append(signals(x, token, q, has_signals=shape.has_signals))
+        line = signals(x, token, q, has_signals=shape.has_signals)
+        numbers.append(torch.cat([best_tokens(x, shape.width), line], -1) if shape.width > 1 else line)
         rows.append(x)
         if q is not None:
             distributions.append(q)
@@ -223,9 +236,11 @@ def read_numbers(numbers: Tensor, rows: Tensor, tensors: Sequence[Tensor], shape
     left = list(tensors)
     distributions = left.pop(0) if shape.is_sampled else None
     lines = numbers.tolist()
-    tokens = [[int(step[0]) for step in row] for row in lines]
-    signals = [[step[1:] for step in row] for row in lines]
-    return DraftOutput(tokens, rows, distributions, signals, left[0] if left else None)
+    n = min(shape.width, rows.shape[-1]) if shape.width > 1 else 0
+    found = [[[int(number) for number in step[:n]] for step in row] for row in lines]
+    tokens = [[int(step[n]) for step in row] for row in lines]
+    signals = [[step[n + 1 :] for step in row] for row in lines]
+    return DraftOutput(tokens, rows, distributions, signals, found, left[0] if left else None)
 
 
 def run_tree(

@@ -84,8 +84,6 @@ class Source(Protocol):
 
     def hidden_states(self, layers: Sequence[int]) -> HiddenStates: ...
 
-    def can_read_trees(self) -> bool: ...
-
 
 class LayerHooks:
     """The hidden states of a model's latest pass at some layers, which hooks put into `latest`.

@@ -166,10 +166,22 @@ class Siblings:
         keep = min(1.0, SIBLINGS[0] / max(self.missed, SIBLINGS[0]))
         self.missed, self.caught = keep * self.missed, keep * self.caught
 
+    @property
+    def share(self) -> float:
+        """The chance that another node is right where the most likely one is not."""
+        lean, share = SIBLINGS
+        return (self.caught + lean * share) / (self.missed + lean)
+
+    def beside(self, chain: Sequence[float]) -> Sequence[float]:
+        """Return the chances that 1, 2, ... tokens of a chain with siblings, after which nothing comes, are
+        accepted."""
+        share = self.share
+        pairs = zip((1.0, *chain), chain, strict=False)
+        return [chance + share * (before - chance) for before, chance in pairs]
+
     def survival(self, chain: Sequence[float]) -> Sequence[float]:
         """Return the chances that a path of a tree is right for 1, 2, ... tokens, from those of a chain."""
-        lean, share = SIBLINGS
-        share = (self.caught + lean * share) / (self.missed + lean)
+        share = self.share
         curve, before, alive = list[float](), 1.0, 1.0
         for chance in chain:
             each, before = chance / before, chance

@@ -23,8 +23,9 @@ class Candidate:
     """The best draft of one drafter in this round.
 
     `gain` is its expected accepted `tokens`, less the tokens that its `seconds` would write otherwise. A
-    `trial` is made to measure what its drafter costs. `width` is above 1 for a tree. `prefix_length` is the
-    most tokens of its first part, if it is composite, and `hand_overs` say when the second takes over.
+    `trial` is made to measure what its drafter costs. `width` is above 1 for a tree, or a chain with
+    siblings. `prefix_length` is the most tokens of its first part, if it is composite, and `hand_overs` say
+    when the second takes over.
     """
 
     drafter: int
@@ -36,6 +37,7 @@ class Candidate:
     prefix_length: int = 0
     hand_overs: tuple[HandOver, ...] = ()
     width: int = 1
+    is_tree: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,10 @@ class AutoPolicy:
 
     `looks_up` says which drafters are lookups; the recorder corrects it in the first round. `cascades` maps
     each cascade to the drafter that begins its drafts; they are weighed where a plain pass takes
-    `cascades_from` seconds. `trees` maps each drafter that may draft trees to the place of their prices
-    behind those of all chains; for greedy requests only, since nodes of a tree are not sampled, so that a
-    sampled chain's chances say little of them. `reasons`, if it is a list, gets an entry for each choice.
+    `cascades_from` seconds. `wide` maps each drafter with wide arms to the place of the prices of its trees,
+    behind those of all chains. Those of `trees` draft trees for single greedy requests, those of `beside`
+    siblings of a chain's tokens for other single requests, which cost the pass alone; the recorder finds out
+    in the first round. `reasons`, if it is a list, gets an entry for each choice.
     """
 
     arms: tuple[Arm, ...]
@@ -103,7 +104,9 @@ class AutoPolicy:
     lengths: tuple[int, ...] = field(init=False)
     depths: tuple[int, ...] = field(init=False)
     cascades: Mapping[int, int] = field(init=False)
-    trees: Mapping[int, int] = field(init=False)
+    wide: Mapping[int, int] = field(init=False)
+    trees: frozenset[int] = frozenset()
+    beside: frozenset[int] = frozenset()
     width: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -113,7 +116,7 @@ class AutoPolicy:
         self.calibrations = [Calibration() for _ in range(n)]
         self.drafter_kinds = [0] * n
         wide = dict.fromkeys(self.drafters.index(arm.drafter) for arm in self.arms if arm.width > 1)
-        self.trees = {i: n + at for at, i in enumerate(wide)}
+        self.wide = {i: n + at for at, i in enumerate(wide)}
         self.width = max(arm.width for arm in self.arms)
         self._forget_prices()
         self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
@@ -123,7 +126,7 @@ class AutoPolicy:
         self.index = {(number.get(a.drafter, -1), a.width, a.length): i for i, a in enumerate(self.arms)}
 
     def _forget_prices(self) -> None:
-        self.draft_prices = [DraftPrice() for _ in KINDS for _ in (*self.drafters, *self.trees)]
+        self.draft_prices = [DraftPrice() for _ in KINDS for _ in (*self.drafters, *self.wide)]
         self.pass_prices = [PassPrice() for _ in KINDS for _ in BATCH_SIZES]
         self.rates = [Rate() for _ in self.pass_prices]
         self.guards = [Guard() for _ in KINDS]
@@ -146,7 +149,7 @@ class AutoPolicy:
     def draft_price(self, i: int, width: int = 1) -> DraftPrice:
         """Return the prices of a drafter's chains, or of its trees, as it is run at present."""
         each = len(self.draft_prices) // len(KINDS)
-        return self.draft_prices[self.drafter_kinds[i] * each + (self.trees[i] if width > 1 else i)]
+        return self.draft_prices[self.drafter_kinds[i] * each + (self.wide[i] if width > 1 else i)]
 
     def rate(self, batch: int, matched: bool) -> float:
         """Return the tokens that a second is worth here: the recent rate, at least that of plain decoding."""
@@ -234,7 +237,7 @@ class AutoPolicy:
             if i != player and (at or not self.looks_up[i]):
                 self.draft_price(i).left_out()
         for i in self.trees:
-            if i != player or best is None or best.width == 1:
+            if i != player or best is None or not best.is_tree:
                 self.draft_price(i, self.width).left_out()
 
     def _text(self, context: Context) -> Text:
@@ -283,8 +286,10 @@ class AutoPolicy:
             start, each = price(1)
             offers[i] = Offer(i, curve[: max(1, int(room / price.width))], start + reading, each, extra)
             candidates.append(offers[i].best(rate, self.lengths))
-            if i in self.trees and curve and not text.samples:
+            if curve and i in self.trees and not text.samples:
                 candidates.append(self._tree(i, curve, reading, offers[i], room, rate))
+            elif curve and i in self.beside:
+                candidates.append(self._with_siblings(i, curve, offers[i], room, rate))
         if self.cascades and passes(1) >= self.cascades_from:
             for i, first in self.cascades.items():
                 if first in offers and not self.looks_up[first] and offers[first].survival:
@@ -308,9 +313,19 @@ class AutoPolicy:
         extra = self._extra(width, DEEPEST)
         offer = Offer(i, survival, start + (0.0 if price.trial else reading), each, extra)
         best = offer.best(rate, self.depths)
-        best.width, best.trial = self.width, price.trial > 0
+        best.width, best.is_tree, best.trial = self.width, True, price.trial > 0
         if best.trial:
             best.length = next((n for n in self.depths if n >= min(price.trial, room)), best.length)
+        return best
+
+    def _with_siblings(
+        self, i: int, curve: Sequence[float], chain: Offer, room: int, rate: float
+    ) -> Candidate:
+        """Return a drafter's best chain with siblings beside its tokens."""
+        survival = self.siblings[i].beside(curve)[: max(1, int(room / self.width))]
+        offer = Offer(i, survival, chain.start, chain.each, self._extra(self.width, DEEPEST))
+        best = offer.best(rate, self.depths)
+        best.width = self.width
         return best
 
     def _extra(self, width: float, most: int) -> Sequence[float]:
@@ -345,15 +360,15 @@ class AutoPolicy:
         if self.looks_up[i]:
             return NEVER
         if calibration.seen >= TRUSTED:
-            price, mean = self.draft_price(i, best.width), self.acceptance[i].mean
-            step = price(batch)[1]
-            if best.width > 1:
+            price = self.draft_price(i, best.width if best.is_tree else 1)
+            step, mean = price(batch)[1], self.acceptance[i].mean
+            if best.is_tree:
                 node = self._extra(price.width, DEEPEST)[length] / (length * price.width)
                 least, deeper = rate * node, 0.0 if isnan(step) else rate * step / mean
             else:
-                passes = self.passes(batch)
+                passes, nodes = self.passes(batch), max(best.width, price.width)
                 more = 0.0 if self.padded and batch > 1 else passes.extra(batch, length)[length] / length
-                seconds = step / batch + price.width * more
+                seconds = step / batch + nodes * more
                 least = 0.0 if isnan(seconds) else rate * seconds / mean
         return Stop("gain", min(least, SUREST), calibration, deeper=deeper)
 
@@ -430,9 +445,10 @@ class AutoPolicy:
         gains, seconds = list[float | None]([0.0]), list[float | None]([0.0])  # of no draft
         for arm in self.arms[1:]:
             i = self.drafters.index(arm.drafter)
-            price = self.draft_price(i, arm.width)
+            price = self.draft_price(i, arm.width if i in self.trees else 1)
             start, each = price(batch)
-            more = passes.extra(batch, LENGTHS[-1], price.width)[arm.length]
+            nodes = max(arm.width if i in self.beside else 1, price.width)
+            more = passes.extra(batch, LENGTHS[-1], nodes)[arm.length]
             spent = (start + each * arm.length) / batch + more
             seconds.append(None if isnan(spent) else spent)
             gains.append(self._gain(i, arm, spent, rates))
@@ -452,7 +468,10 @@ class AutoPolicy:
         for context in range(int(self.looks_up[i]), skill.contexts):  # without a match no lookup drafts
             if weight := skill.tested[context][0]:
                 curve = skill.survival(context)
-                sums = [0.0, *accumulate(self.siblings[i].survival(curve) if arm.width > 1 else curve)]
+                if arm.width > 1:
+                    wide = self.siblings[i]
+                    curve = wide.survival(curve) if i in self.trees else wide.beside(curve)
+                sums = [0.0, *accumulate(curve)]
                 total += weight * (sums[min(arm.length, len(sums) - 1)] - rates[context > 0] * spent)
                 whole += weight
         return None if isnan(total) or not whole else total / whole

@@ -167,9 +167,11 @@ class AutoRecorder:
         feedback = []
         for seen, state in pairs:
             text = self.policy.texts[seen.request.id]
-            text.written, text.samples = seen.request.position, not seen.request.sampling.greedy
+            request = seen.request
+            text.written = request.position
+            text.samples = not (request.sampling.greedy or request.deterministic)
             outcomes = () if seen.outcome.censored else (seen.outcome,)
-            feedback.append(Feedback(seen.request.id, seen.decision, outcomes, windows=tuple(state.windows)))
+            feedback.append(Feedback(request.id, seen.decision, outcomes, windows=tuple(state.windows)))
         return feedback
 
     def _meet(self, graders: Graders) -> None:
@@ -179,8 +181,9 @@ class AutoRecorder:
         self.models = [i for i in others if graders.grades_itself(policy.drafters[i])]
         self.lookups = [i for i in others if i not in self.models]
         policy.looks_up = tuple(i in self.lookups for i in range(len(policy.drafters)))
-        can = {i for i in self.models if graders.drafts_trees(policy.drafters[i])}
-        policy.trees = {i: at for i, at in policy.trees.items() if i in can}
+        wide = {i: policy.drafters[i] for i in self.models if i in policy.wide}
+        policy.trees = frozenset(i for i, name in wide.items() if graders.drafts_trees(name))
+        policy.beside = frozenset(i for i, name in wide.items() if graders.drafts_siblings(name))
 
     # -- seconds -------------------------------------------------------------------------------------
 
@@ -196,9 +199,12 @@ class AutoRecorder:
                 if i in policy.cascades:  # what its second part adds takes no time
                     i, drafted = policy.cascades[i], outcome.prefix_length
                     depth = drafted
-                if (call := calls.get((i, arm.width))) is None:
+                width = arm.width if i in policy.trees and not policy.texts[seen.request.id].samples else 1
+                if arm.width > width:
+                    drafted = depth  # siblings take no time
+                if (call := calls.get((i, width))) is None:
                     policy.drafter_kinds[i] = pass_kind(outcome.cost.drafter_kind)
-                    call = calls[i, arm.width] = Call(i, arm.width)
+                    call = calls[i, width] = Call(i, width)
                 unread = 0 if i in self.lookups else state.at - self._read(seen, i)
                 call.drafts.append((drafted, depth))
                 call.seconds.append(outcome.cost.draft)
@@ -288,9 +294,9 @@ class AutoRecorder:
         return windows
 
     def _first_branch(self, i: int, seen: RoundRecord) -> tuple[float, ...]:
-        """Return what a tree shows about the chain of its most likely nodes; learn what siblings caught.
+        """Return what a tree shows about the chain of its first nodes; learn what siblings caught.
 
-        Of a tree all children of the accepted nodes are tested, the most likely one first.
+        Of a tree all children of the accepted nodes are tested, the chain's first.
         """
         policy, draft, accepts = self.policy, seen.draft, list[float]()
         for parent, token in zip(seen.nodes, seen.tokens, strict=True):
@@ -298,8 +304,8 @@ class AutoRecorder:
             if not children:
                 break
             right = [draft.tokens[node] == token for node in children]
-            if draft.signals:
-                for node, one in zip(children, right, strict=True):
+            for node, one in zip(children, right, strict=True):
+                if node < len(draft.signals):  # siblings of a chain have none
                     policy.calibrations[i].learn(draft.signals[node].chosen, float(one))
             if all(accepts):
                 accepts.append(float(right[0]))

@@ -184,6 +184,7 @@ class CudaGraphs(Executor):
             any(one.top_k or one.top_p < 1.0 or one.min_p for one in given.sampling),
             given.has_signals,
             given.allowed is not None,
+            width=given.width,
         )
         begin = perf_counter()
         before = [part for part in (given.logits, given.states) if part is not None]
