@@ -1,9 +1,10 @@
-"""What trees of a head's drafts are worth, counted on a model and priced by tables of costs.
+"""What trees of a head's drafts, and siblings of a model's, are worth: counted on a model, priced by tables.
 
     python -m studies.speed.trees --costs COSTS[,COSTS...] [--head eagle:zoo:smollm2-eagle3] [--beside ngram]
 
-Chains and EAGLE-2's trees of at most `length * width` nodes, and `auto` with trees and without, which
-learns the prices as it goes, on the same Spec-Bench prompts, greedy. The model runs, and a round takes the
+Chains and EAGLE-2's trees of at most `length * width` nodes, with `--siblings` chains with so many beside
+each token, and `auto` with trees and siblings and without, which learns the prices as it goes, on the same
+Spec-Bench prompts. The model runs, and a round takes the
 seconds of the table: of a pass over its nodes and one token, and of the head's steps, one for each depth,
 whose further nodes cost what reading takes. The table has the tokens per second over those of plain decoding;
 and the speed of `auto` with trees over that without has its middle 95 % over resampled prompts.
