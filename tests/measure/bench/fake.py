@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,7 @@ def play(
     generation: Generation = LAW,
 ) -> Runner:
     """One run, or the rest of one."""
-    journal = Journal(folder, {"seed": 0}, load=0.0)
-    runner = Runner(contenders, items, generation, batches, journal, tokenizer, Meter(), tell, copy=copy)
-    try:
+    with closing(Journal(folder, {"seed": 0}, load=0.0)) as journal:
+        runner = Runner(contenders, items, generation, batches, journal, tokenizer, Meter(), tell, copy=copy)
         runner.run()
-    finally:
-        journal.close()
     return runner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -74,18 +74,14 @@ class Settings:
         return {name: getattr(self, name) for name in names}
 
 
-def bench(
-    settings: Settings, out: Path, *, tell: Callable[[Progress], None], models: Models | None = None
-) -> dict[str, Any]:
+def bench(settings: Settings, out: Path, *, tell: Callable[[Progress], None]) -> dict[str, Any]:
     """Measure, or resume an interrupted run, and write `results.json`; returns its content.
-
-    `models` are loaded by name unless given.
 
     Raises:
         UserError: bad settings, names or files, or a folder that belongs to another run.
     """
     usable(out)
-    for name in settings.policies if models is None else ():
+    for name in settings.policies:
         method(name, settings.drafters)  # its options are refused before anything is loaded
     load_average = machine.load_average()
     prompts = choose(
@@ -95,7 +91,7 @@ def bench(
         limit=settings.limit,
     )
     THREADS.keep(begun_with(out))
-    models = models or Models.load(settings.target, settings.drafters, **settings.load)
+    models = Models.load(settings.target, settings.drafters, **settings.load)
     encoded, left_out = encode_fitting(
         prompts,
         partial(models.encode, raw=settings.raw),
@@ -103,24 +99,20 @@ def bench(
         window=window_of(models.target),
     )
     items = [Item(i, prompts[i].question_id, prompts[i].category, tuple(ids)) for i, ids in encoded]
-    peers = Peers(models, settings.target, settings.drafters, settings.load)
-    try:
+    with closing(Peers(models, settings.target, settings.drafters, settings.load)) as peers:
         contenders, absent = _contenders(settings, models, peers)
         facts = machine.describe() | {"packed": models.layouts(), "compiled": models.compiled()}
-        journal = Journal(out, _identity(settings, items, facts), load=load_average)
         generation = Generation(settings.max_new_tokens, settings.temperature, settings.seed)
         meter = machine.Meter({child.process.pid for child in peers.children})
-        runner = Runner(contenders, items, generation, settings.batch, journal, models.tokenizer, meter, tell)
-        if settings.peers:
-            runner.copy = Item(-1, "copy", "copy", tuple(models.encode(COPY, raw=settings.raw)))
-        try:
+        with closing(Journal(out, _identity(settings, items, facts), load=load_average)) as journal:
+            runner = Runner(
+                contenders, items, generation, settings.batch, journal, models.tokenizer, meter, tell
+            )
+            if settings.peers:
+                runner.copy = Item(-1, "copy", "copy", tuple(models.encode(COPY, raw=settings.raw)))
             runner.run()
             results = _results(settings, runner, absent, facts) | {"left_out": left_out}
             write_json(out / "results.json", results)
-        finally:
-            journal.close()
-    finally:
-        peers.close()
     return results
 
 
