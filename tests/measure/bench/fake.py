@@ -31,13 +31,10 @@ class Fake(Contender):
     engine = "fake"
 
     def __init__(self, name: str, *, seconds: float = 0.0, most: int = 0) -> None:
-        self.name, self.seconds, self.largest = name, seconds, most
+        self.name, self.seconds, self.max_batch = name, seconds, most
         self.count = 0
         self.warmed: list[list[int]] = []
         self.decoded: list[list[int]] = []
-
-    def most(self) -> int:
-        return self.largest
 
     def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
         self.prepared = [[item.index for item in group] for group in groups]

@@ -146,7 +146,7 @@ def _results(
     journal.rewrite(rows)
     gone = [{"method": name, "reason": reason} for name, reason in [*absent.items(), *runner.failed.items()]]
     for c, batch in product(runner.contenders, settings.batch):
-        if 0 < (most := c.most()) < batch:
+        if 0 < (most := c.max_batch) < batch:
             reason = f"at batch {batch}: it takes at most {most} prompt{'s' * (most > 1)} at a time"
             gone.append({"method": c.name, "reason": reason})
     methods = [c.name for c in runner.contenders if c.name not in runner.failed]
@@ -232,7 +232,7 @@ class Runner:
     def work(self) -> Iterator[tuple[Contender, Unit, Sequence[Item]]]:
         """All units in the order in which they run, which depends only on the seed."""
         for batch in self.batches:
-            able = [c for c in self.contenders if c.most() == 0 or batch <= c.most()]
+            able = [c for c in self.contenders if c.max_batch == 0 or batch <= c.max_batch]
             for start in range(0, len(self.items), batch):
                 group = self.items[start : start + batch]
                 turns = Random(f"turns {self.generation.seed} {batch} {start}")
@@ -283,7 +283,7 @@ class Runner:
                     for item in some:
                         contender.warm([item], generation)
                 for batch in self.batches:
-                    if 1 < batch <= (contender.most() or batch):
+                    if 1 < batch <= (contender.max_batch or batch):
                         contender.warm(self.items[:batch], generation)
 
     def _each(self, what: str) -> Iterator[Contender]:
