@@ -210,7 +210,7 @@ def test_full_information_is_the_rounds_of_every_arm_on_the_tokens_just_written(
 
 
 def test_rewards_by_a_rule_and_by_the_clock() -> None:
-    arms = [SimArm(0, 2, draft=0.25, target=1.0), SimArm(0, 4, draft=0.25, target=1.0)]
+    arms = [SimArm(0, 2, draft=0.25), SimArm(0, 4, draft=0.25)]
     assert by_reward(arms, rewards.accepted) == [[0, 0.25, 0.5], [0, 0.25, 0.5, 0.75, 1]]
     # in tokens a second 2/3, 4/3, 2 and 1/2, 1, 3/2, 2, 5/2
     assert by_rate(arms)[0] == pytest.approx([4 / 15, 8 / 15, 0.8])

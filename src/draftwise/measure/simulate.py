@@ -102,18 +102,17 @@ class Runs:
 class SimArm:
     """A round of `length` (0 to 250) draft tokens by drafter number `drafter`.
 
-    It takes `draft` seconds per draft token and `target` seconds for the target's pass.
+    It takes `draft` seconds per draft token and one second for the target's pass.
     """
 
     drafter: int
     length: int = 5
     draft: float = 0.0
-    target: float = 1.0
 
     @property
     def seconds(self) -> float:
         """Seconds of a round."""
-        return self.length * self.draft + self.target
+        return self.length * self.draft + 1.0
 
 
 @dataclass(frozen=True, slots=True)

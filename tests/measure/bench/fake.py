@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,10 @@ class Fake(Contender):
     engine = "fake"
 
     def __init__(self, name: str, *, seconds: float = 0.0, most: int = 0) -> None:
-        self.name, self.seconds, self.largest = name, seconds, most
+        self.name, self.seconds, self.max_batch = name, seconds, most
         self.count = 0
         self.warmed: list[list[int]] = []
         self.decoded: list[list[int]] = []
-
-    def most(self) -> int:
-        return self.largest
 
     def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
         self.prepared = [[item.index for item in group] for group in groups]
@@ -73,10 +71,7 @@ def play(
     generation: Generation = LAW,
 ) -> Runner:
     """One run, or the rest of one."""
-    journal = Journal(folder, {"seed": 0}, load=0.0)
-    runner = Runner(contenders, items, generation, batches, journal, tokenizer, Meter(), tell, copy=copy)
-    try:
+    with closing(Journal(folder, {"seed": 0}, load=0.0)) as journal:
+        runner = Runner(contenders, items, generation, batches, journal, tokenizer, Meter(), tell, copy=copy)
         runner.run()
-    finally:
-        journal.close()
     return runner

@@ -37,7 +37,7 @@ def item(*ids: int) -> Item:
 
 def test_a_text_comes_back_with_its_own_time() -> None:
     child = Child("engine:mode", COMMAND, {"file": "f"}, eos=frozenset([7]))
-    assert (child.engine, child.ready, child.most()) == ("engine", {"file": "f"}, 1)
+    assert (child.engine, child.ready, child.max_batch) == ("engine", {"file": "f"}, 1)
     (text,) = child.decode([item(1, 2, 3)], LAW)
     assert text.tokens == (3, 2, 1, 7)
     assert (text.seconds, text.rounds, text.drafted, text.accepted) == (0.5, 2, 4, 2)

@@ -82,7 +82,7 @@ def test_plain_takes_one_pass_a_token(plain: list[Text]) -> None:
 
 def test_plain_in_a_batch_writes_the_same(plain_model: Any, items: list[Item], reference: Any) -> None:
     peer = make("plain", plain_model, eos=EOS)
-    assert peer.most() == 0
+    assert peer.max_batch == 0
     texts = peer.decode(items, LAW)
     assert [text.tokens for text in texts] == reference
 
@@ -98,7 +98,7 @@ def test_constant_length_is_live(
         assert drafted == sum(lengths)
         assert max(lengths) == length
         assert lengths.count(length) > 0.5 * len(lengths), "shorter only where a text ends"
-    assert peer.most() == 1
+    assert peer.max_batch == 1
 
 
 def test_heuristic_is_live_and_kept_from_call_to_call(

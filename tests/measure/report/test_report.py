@@ -71,6 +71,12 @@ def bare(whole: Path, tmp_path: Path) -> Callable[..., Path]:
     return bare
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No matplotlib, so that nothing is drawn, which takes seconds."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
 def test_every_picture_is_drawn(whole: Path) -> None:
     drawn = {path.stem for path in (whole / "pictures").iterdir()}
     assert drawn == {picture.name for picture in PICTURES}
@@ -101,6 +107,7 @@ def test_losers_absent_peers_and_an_unclean_run_are_said(whole: Path, name: str)
         assert method in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_banner_and_the_table_have_one_figure(bare: Callable[..., Path]) -> None:
     """Samples weigh by their seconds, and short ones have too few ticks of the clock for a peak."""
     short, long = {"others": 3.0, "over": 0.5}, {"others": 1.5, "over": 8}
@@ -113,6 +120,7 @@ def test_the_banner_and_the_table_have_one_figure(bare: Callable[..., Path]) -> 
     assert "1.59 on average, 1.50 at most" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_clean_run_and_one_without_losers_say_so(bare: Callable[..., Path]) -> None:
     here = bare(clean=True, absent=[])
     write_report(here)
@@ -136,10 +144,8 @@ def test_what_is_missing_is_named_with_the_command_that_gives_it(bare: Callable[
         assert escape(picture.title) in text
 
 
-def test_without_matplotlib_there_are_tables_and_a_hint(
-    bare: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+@pytest.mark.usefixtures("undrawn")
+def test_without_matplotlib_there_are_tables_and_a_hint(bare: Callable[..., Path]) -> None:
     here = bare("pieces.jsonl")
     write_report(here)
     text = (here / "report.html").read_text()
@@ -247,6 +253,7 @@ def test_settings_are_flat_words() -> None:
     assert prose("`a<b` & c") == "<code>a&lt;b</code> &amp; c"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_optimum_stands_beside_fixed_arms(bare: Callable[..., Path]) -> None:
     here = bare()
     fixed = {"drafter": "ngram", "length": 5, "seconds": 4.0}

@@ -31,6 +31,8 @@ class Child(Peer):
         ChildError: it could not load.
     """
 
+    max_batch = 1
+
     def __init__(
         self,
         name: str,
@@ -51,9 +53,6 @@ class Child(Peer):
         except BaseException:
             self.close()
             raise
-
-    def most(self) -> int:
-        return 1
 
     @property
     def settings(self) -> dict[str, Any]:

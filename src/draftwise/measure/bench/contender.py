@@ -65,14 +65,11 @@ class Contender:
 
     name: str
     engine: str
+    max_batch = 0  # prompts that it takes at a time; 0 is any number
 
     def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
         """Write all texts in one batch, one per prompt; their seconds add up to the elapsed time."""
         raise NotImplementedError
-
-    def most(self) -> int:
-        """Return the largest supported batch; 0 is any."""
-        return 0
 
     def prepare(self, groups: Sequence[Sequence[Item]], generation: Generation) -> None:
         """Do what these groups of prompts need once, such as compiling passes of their lengths."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -74,18 +74,14 @@ class Settings:
         return {name: getattr(self, name) for name in names}
 
 
-def bench(
-    settings: Settings, out: Path, *, tell: Callable[[Progress], None], models: Models | None = None
-) -> dict[str, Any]:
+def bench(settings: Settings, out: Path, *, tell: Callable[[Progress], None]) -> dict[str, Any]:
     """Measure, or resume an interrupted run, and write `results.json`; returns its content.
-
-    `models` are loaded by name unless given.
 
     Raises:
         UserError: bad settings, names or files, or a folder that belongs to another run.
     """
     usable(out)
-    for name in settings.policies if models is None else ():
+    for name in settings.policies:
         method(name, settings.drafters)  # its options are refused before anything is loaded
     load_average = machine.load_average()
     prompts = choose(
@@ -95,7 +91,7 @@ def bench(
         limit=settings.limit,
     )
     THREADS.keep(begun_with(out))
-    models = models or Models.load(settings.target, settings.drafters, **settings.load)
+    models = Models.load(settings.target, settings.drafters, **settings.load)
     encoded, left_out = encode_fitting(
         prompts,
         partial(models.encode, raw=settings.raw),
@@ -103,24 +99,20 @@ def bench(
         window=window_of(models.target),
     )
     items = [Item(i, prompts[i].question_id, prompts[i].category, tuple(ids)) for i, ids in encoded]
-    peers = Peers(models, settings.target, settings.drafters, settings.load)
-    try:
+    with closing(Peers(models, settings.target, settings.drafters, settings.load)) as peers:
         contenders, absent = _contenders(settings, models, peers)
         facts = machine.describe() | {"packed": models.layouts(), "compiled": models.compiled()}
-        journal = Journal(out, _identity(settings, items, facts), load=load_average)
         generation = Generation(settings.max_new_tokens, settings.temperature, settings.seed)
         meter = machine.Meter({child.process.pid for child in peers.children})
-        runner = Runner(contenders, items, generation, settings.batch, journal, models.tokenizer, meter, tell)
-        if settings.peers:
-            runner.copy = Item(-1, "copy", "copy", tuple(models.encode(COPY, raw=settings.raw)))
-        try:
+        with closing(Journal(out, _identity(settings, items, facts), load=load_average)) as journal:
+            runner = Runner(
+                contenders, items, generation, settings.batch, journal, models.tokenizer, meter, tell
+            )
+            if settings.peers:
+                runner.copy = Item(-1, "copy", "copy", tuple(models.encode(COPY, raw=settings.raw)))
             runner.run()
             results = _results(settings, runner, absent, facts) | {"left_out": left_out}
             write_json(out / "results.json", results)
-        finally:
-            journal.close()
-    finally:
-        peers.close()
     return results
 
 
@@ -154,7 +146,7 @@ def _results(
     journal.rewrite(rows)
     gone = [{"method": name, "reason": reason} for name, reason in [*absent.items(), *runner.failed.items()]]
     for c, batch in product(runner.contenders, settings.batch):
-        if 0 < (most := c.most()) < batch:
+        if 0 < (most := c.max_batch) < batch:
             reason = f"at batch {batch}: it takes at most {most} prompt{'s' * (most > 1)} at a time"
             gone.append({"method": c.name, "reason": reason})
     methods = [c.name for c in runner.contenders if c.name not in runner.failed]
@@ -240,7 +232,7 @@ class Runner:
     def work(self) -> Iterator[tuple[Contender, Unit, Sequence[Item]]]:
         """All units in the order in which they run, which depends only on the seed."""
         for batch in self.batches:
-            able = [c for c in self.contenders if c.most() == 0 or batch <= c.most()]
+            able = [c for c in self.contenders if c.max_batch == 0 or batch <= c.max_batch]
             for start in range(0, len(self.items), batch):
                 group = self.items[start : start + batch]
                 turns = Random(f"turns {self.generation.seed} {batch} {start}")
@@ -291,7 +283,7 @@ class Runner:
                     for item in some:
                         contender.warm([item], generation)
                 for batch in self.batches:
-                    if 1 < batch <= (contender.most() or batch):
+                    if 1 < batch <= (contender.max_batch or batch):
                         contender.warm(self.items[:batch], generation)
 
     def _each(self, what: str) -> Iterator[Contender]:

@@ -57,6 +57,7 @@ class Transformers(Peer):
             self.call = {name: options[option] for name, option in names.items()}
         self.config = self._fresh()
         self.drafts = assistant is not None or bool(self.call)
+        self.max_batch = 1 if self.drafts else 0  # assisted generation takes one prompt at a time
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -64,10 +65,6 @@ class Transformers(Peer):
         kinds = {"attention": self.model.config._attn_implementation}
         draft = {} if self.assistant is None else {"assistant": self.assistant.name_or_path}
         return loaded | kinds | draft | self.assisted | self.call
-
-    def most(self) -> int:
-        """Return any batch for plain decoding; assisted generation takes one prompt at a time."""
-        return 1 if self.drafts else 0
 
     def warm(self, items: Sequence[Item], generation: Generation) -> None:
         """Run one call, after which the settings that it may have changed are restored."""

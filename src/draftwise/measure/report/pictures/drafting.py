@@ -26,7 +26,7 @@ from ..style import (
     shades,
     stack,
 )
-from .picture import ORACLE, ROUNDS, Gallery, Missing
+from .picture import ORACLE, ROUNDS, Gallery, need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +38,7 @@ PICTURES = Gallery("Drafting")
 def drafters(results: Results) -> Figure:
     """The share of rounds of each drafter. `none` is a round without a draft."""
     several = [m for m in results.adaptive(99) if len(results.rounds[m].names["drafter"]) > 1]
-    if not several:
-        raise Missing("no rounds of a policy with several drafters", ROUNDS)
+    need(several, "no rounds of a policy with several drafters", ROUNDS)
     return _shares(results, several[:4], "drafter", lambda drafter: drafter, results.drafters)
 
 
@@ -47,8 +46,7 @@ def drafters(results: Results) -> Figure:
 def arms(results: Results) -> Figure:
     """The share of rounds of each draft length or stop rule. `none` is a round without a draft."""
     several = [m for m in results.adaptive(99) if len(set(map(manner, results.rounds[m].names["arm"]))) > 1]
-    if not several:
-        raise Missing("no rounds of a policy over lengths or stop rules", ROUNDS)
+    need(several, "no rounds of a policy over lengths or stop rules", ROUNDS)
     return _shares(results, several[:4], "arm", manner, [])
 
 
@@ -105,14 +103,14 @@ def lengths(results: Results) -> Figure:
     """Tokens drafted in each round, and those of the least time (DISCO's Figure 2 has instead an oracle that
     drafts exactly what will be accepted).
     """
-    if not results.oracle:
-        raise Missing("the oracle's draft lengths", ORACLE)
+    need(results.oracle, "the oracle's draft lengths", ORACLE)
     rows = [*results.kinds("adaptive"), *(row for row in results.kinds("fixed") if "~" in "".join(row.pulls))]
     methods = [row.method for row in rows if _varies(results.rounds.get(row.method))]
     methods = sorted(methods, key=lambda method: _one_manner(results.rounds[method]))[:3]
     shared = [p for p in results.oracle if all(p in results.rounds[m].names["prompt"] for m in methods)]
-    if not methods or not shared:
-        raise Missing("rounds of a policy with varying draft lengths, on a prompt of the oracle", ROUNDS)
+    need(
+        methods and shared, "rounds of a policy with varying draft lengths, on a prompt of the oracle", ROUNDS
+    )
     prompt = max(shared, key=lambda p: len(results.oracle[p]))
     figure, axes = panels(len(methods), columns=1, height=1.7)
     best = results.oracle[prompt]
@@ -153,8 +151,7 @@ def _one_manner(rounds: Rounds) -> bool:
 def oracle_lengths(results: Results) -> Figure:
     """The share of the rounds of the least time with each draft length (DISCO's Figure 4: see `lengths`)."""
     counts = Counter(n for path in results.oracle.values() for _, _, n in path)
-    if not counts:
-        raise Missing("the oracle's draft lengths", ORACLE)
+    need(counts, "the oracle's draft lengths", ORACLE)
     figure, (ax,) = panels(height=2.6)
     total, longest = sum(counts.values()), max(counts)
     ax.bar(range(longest + 1), [counts[n] / total for n in range(longest + 1)], color=colour(0))
@@ -174,11 +171,11 @@ def rewards(results: Results) -> Figure:
         base, reward = without_reward(method)
         groups.setdefault(base, {})[reward] = method
     groups = {base: by_reward for base, by_reward in groups.items() if len(by_reward) > 1}
-    if not groups:
-        raise Missing(
-            "one policy with several rewards",
-            "a run with, say, `tapout-seq-ucb1` and `tapout-seq-ucb1?reward=simple`",
-        )
+    need(
+        groups,
+        "one policy with several rewards",
+        "a run with, say, `tapout-seq-ucb1` and `tapout-seq-ucb1?reward=simple`",
+    )
     first = list(groups.items())[:4]
     figure, axes = panels(len(first), columns=2 if len(first) > 1 else 1, height=2.5)
     for ax, (base, by_reward) in zip(axes, first, strict=True):
@@ -215,11 +212,11 @@ def entropy(results: Results) -> Figure:
             mine = by_category.setdefault(category, ([], []))
             mine[0].append(on_accepted)
             mine[1].append(on_rejected)
-    if not by_category:
-        raise Missing(
-            "entropies of drafted tokens",
-            "a run with a policy whose stop rules read them, such as `tapout-seq-ucb1`",
-        )
+    need(
+        by_category,
+        "entropies of drafted tokens",
+        "a run with a policy whose stop rules read them, such as `tapout-seq-ucb1`",
+    )
     figure, (ax,) = panels(height=0.36 * len(by_category) + 0.7)
     for i, (label, side) in enumerate((("accepted", 0), ("rejected", 1))):
         roots = [np.sqrt(np.maximum(np.concatenate(parts[side]), 0.0)) for parts in by_category.values()]

@@ -25,7 +25,7 @@ from ..style import (
     tall,
     wrapped,
 )
-from .picture import FIXED, ROUNDS, Gallery, Missing
+from .picture import FIXED, ROUNDS, Gallery, need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,8 +101,7 @@ def drafter_of(arm: str) -> str:
 def adaptive(results: Results, most: int) -> list[str]:
     """The fastest adaptive policies whose rounds were recorded."""
     methods = results.adaptive(most)
-    if not methods:
-        raise Missing("no rounds of an adaptive policy", ROUNDS)
+    need(methods, "no rounds of an adaptive policy", ROUNDS)
     return methods
 
 
@@ -111,8 +110,11 @@ def best_fixed(results: Results) -> dict[str, str]:
     best = {
         c: [row for row in results.of(c) if row.kind == "fixed" and row.pulls] for c in results.categories
     }
-    if len({next(iter(row.pulls)) for rows in best.values() for row in rows}) < 2:
-        raise Missing("fewer than two fixed arms to compare with", FIXED)
+    need(
+        len({next(iter(row.pulls)) for rows in best.values() for row in rows}) > 1,
+        "fewer than two fixed arms to compare with",
+        FIXED,
+    )
     return {category: next(iter(rows[0].pulls)) for category, rows in best.items() if rows}
 
 
@@ -138,8 +140,7 @@ def best_choices(results: Results) -> Figure:
     """
     methods, best = adaptive(results, MOST), best_fixed(results)
     by_method = {m: shares for m in methods if (shares := hits(results.rounds[m], best)) is not None}
-    if not by_method:
-        raise Missing("no adaptive policy with the drafters of the fixed arms", FIXED)
+    need(by_method, "no adaptive policy with the drafters of the fixed arms", FIXED)
     figure, (within, over) = panels(2, height=2.6)
     for method, shares in by_method.items():
         line = line_style(results.number(method))
@@ -163,13 +164,11 @@ def regret(results: Results) -> Figure:
     above each panel. Below zero is better than all of these; an arm that was not run may be better still.
     """
     rivals, chosen_rows = results.kinds("fixed", "plain"), results.kinds("adaptive")[:MOST]
-    if not rivals or not chosen_rows or not results.finished:
-        raise Missing("prompts finished by a policy and by fixed arms", FIXED)
+    need(rivals and chosen_rows and results.finished, "prompts finished by a policy and by fixed arms", FIXED)
     figure, axes = panels(2, height=2.6)
     for ax, key in zip(axes, ("rounds", "seconds"), strict=True):
         table = _by_prompt(results, [*rivals, *chosen_rows], key)
-        if table.shape[1] < 2:
-            raise Missing("fewer than two prompts that all methods finished", FIXED)
+        need(table.shape[1] > 1, "fewer than two prompts that all methods finished", FIXED)
         fixed, chosen = table[: len(rivals)], table[len(rivals) :]
         best = int(np.nansum(fixed, axis=1).argmin())
         for row, line in zip(chosen_rows, chosen, strict=True):
@@ -211,10 +210,11 @@ def divergence(results: Results) -> Figure:
             mask = is_read & (rounds.drafter == code)
             if mask.any():
                 by_drafter.setdefault(drafter, []).append((rounds.round[mask], rounds.overlap[mask]))
-    if not by_drafter:
-        raise Missing(
-            "no overlap of drafter and target was recorded", "a run with `metasd-ucb`, whose reward reads it"
-        )
+    need(
+        by_drafter,
+        "no overlap of drafter and target was recorded",
+        "a run with `metasd-ucb`, whose reward reads it",
+    )
     figure, (ax,) = panels(height=2.5)
     for drafter, parts in sorted(by_drafter.items(), key=lambda item: results.drafters.index(item[0])):
         number, overlap = (np.concatenate(column) for column in zip(*parts, strict=True))

@@ -25,6 +25,12 @@ class Missing(Exception):
         self.what, self.remedy = what, remedy
 
 
+def need(data: object, what: str, remedy: str) -> None:
+    """Say that a picture cannot be drawn without this data."""
+    if not data:
+        raise Missing(what, remedy)
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A picture: the name of its file, its section, title and caption, and the function that draws it."""

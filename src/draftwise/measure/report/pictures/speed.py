@@ -32,7 +32,7 @@ from ..style import (
     tall,
     wrapped,
 )
-from .picture import Gallery, Missing
+from .picture import Gallery, need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,8 +86,7 @@ def intervals(results: Results) -> Figure:
     """
     methods = [row.name for row in featured(results)]
     categories = results.categories
-    if not categories or not methods:
-        raise Missing("the run has no categories", CATEGORIES)
+    need(categories and methods, "the run has no categories", CATEGORIES)
     figure, (ax,) = panels(height=max(0.11 * len(methods) + 0.12, 0.2) * len(categories) + 0.6)
     by_category = {c: results.of(c) for c in categories}
     for i, name in enumerate(methods):
@@ -126,8 +125,7 @@ def categories(results: Results) -> Figure:
     equally strong.
     """
     names, columns = [row.name for row in measured(results)], ["all", *results.categories]
-    if len(columns) < 3:
-        raise Missing("the run has fewer than two categories", CATEGORIES)
+    need(len(columns) > 2, "the run has fewer than two categories", CATEGORIES)
     by_place = {(row.name, c): row.speedup for c in columns for row in results.of(c)}
     grid = np.array([[by_place.get((name, c), np.nan) for c in columns] for name in names])
     figure, (ax,) = panels(width=3.4 + CELL * len(columns), height=max(tall(names, 0.23, 1.3), 2.2))
@@ -142,8 +140,7 @@ def categories(results: Results) -> Figure:
 def phases(results: Results) -> Figure:
     """Where the time of each method goes, the fastest method at the top."""
     rows = [row for row in results.of() if row.seconds_by_phase and row.new_tokens]
-    if not rows:
-        raise Missing("time by phase", "a run of Draftwise's own methods with `draftwise bench`")
+    need(rows, "time by phase", "a run of Draftwise's own methods with `draftwise bench`")
     tokens = np.array([row.new_tokens for row in rows])
     names = list(dict.fromkeys(phase for row in rows for phase in row.seconds_by_phase))
     spent = {name: np.array([row.seconds_by_phase.get(name, 0.0) for row in rows]) for name in names}
@@ -171,11 +168,11 @@ def batches(results: Results) -> Figure:
         if row.category == "all" and row.tokens_per_s == row.tokens_per_s:
             by_name.setdefault(row.name, {})[row.batch] = row.tokens_per_s
     lines = [(name, rates) for name, rates in by_name.items() if len(rates) > 1][:MOST]
-    if not lines:
-        raise Missing(
-            "only one batch size was run",
-            "`draftwise bench` with `none,static-1,static-2,static-3,static-4` and several batch sizes",
-        )
+    need(
+        lines,
+        "only one batch size was run",
+        "`draftwise bench` with `none,static-1,static-2,static-3,static-4` and several batch sizes",
+    )
     figure, (ax,) = panels(height=3.0)
     for name, rates in lines:
         number, sizes = results.number(name), sorted(rates)
@@ -194,14 +191,12 @@ def beside(results: Results) -> Figure:
     """With the workloads `mixed` and `phased` at a batch size above 1 this is MetaSD, Table 17: batches of
     several categories against batches of one category.
     """
-    if not results.beside:
-        raise Missing("other runs to compare with", "`draftwise report DIR --beside OTHER`")
+    need(results.beside, "other runs to compare with", "`draftwise report DIR --beside OTHER`")
     totals = [[row for row in rows if row.category == "all"] for rows in results.beside.values()]
     batch = max(set.intersection(*({row.batch for row in rows} for rows in totals)), default=0)
     runs = [{row.name: row.speedup for row in rows if row.batch == batch} for rows in totals]
     names = [name for name in runs[0] if name != "none" and all(name in run for run in runs)]
-    if not names:
-        raise Missing("methods that all these runs have at the same batch size", "runs of the same policies")
+    need(names, "methods that all these runs have at the same batch size", "runs of the same policies")
     figure, (ax,) = panels(height=tall(names, 0.17 * len(runs) + 0.1))
     thick = 0.8 / len(runs)
     for i, (label, run) in enumerate(zip(results.beside, runs, strict=True)):
@@ -222,10 +217,7 @@ def beside(results: Results) -> Figure:
 def measured(results: Results) -> list[Row]:
     """Return the total rows with a speed-up, the fastest first."""
     rows = [row for row in results.of() if row.speedup == row.speedup]
-    if not rows:
-        raise Missing(
-            "no speed-up was measured", "a run with `none` among its policies, which is the baseline"
-        )
+    need(rows, "no speed-up was measured", "a run with `none` among its policies, which is the baseline")
     return rows
 
 
