@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -128,3 +128,24 @@ def branched(rows: ModelRunner, known: Readings, *, together: bool) -> float:
     rows.cached_lengths[0] = n + 3
     errors.append(known.error(_read(rows, 0, [text[n + 3 :]], 1)[0], [4]))
     return max(errors)
+
+
+@torch.inference_mode()
+def read_pieces(
+    runner: ModelRunner, tokens: list[int], begin: int, sizes: Sequence[int], others: int = 0
+) -> Tensor:
+    """The logits of a text from token `begin` on, which is read in pieces, beside so many others.
+
+    Passes are run as the runner's own. Shape (tokens, vocabulary).
+    """
+    scratch, logits, done = runner.scratch(runner.executor), list[Tensor](), 0
+    for row in range(others + 1):
+        scratch.open(row)
+    for size in sizes:
+        texts = [*[tokens[-3:]] * others, tokens[done : done + size]]
+        is_needed = done + size > begin
+        output = scratch.forward(PassInput(0, texts, max(map(len, texts)) if is_needed else 1))
+        if is_needed:
+            logits.append(output.logits[others, max(0, begin - done) : len(texts[-1])])
+        done += size
+    return torch.cat(logits)
