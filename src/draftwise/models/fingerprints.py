@@ -10,6 +10,7 @@ from typing import Any
 from ..core.roles import Drafter
 from ..specs import parse_drafter, parse_target
 from .gguf.library import find_file
+from .hub import cached_folder
 from .load import resolve
 
 SAMPLES, BYTES = 64, 64  # places in a file of weights, and bytes read at each of them
@@ -41,18 +42,10 @@ def model_fingerprint(model: Any) -> str:
         return _of_parameters(spec.loaded)
     if spec.is_gguf:
         return _of_files(sha256(), [find_file(spec.path)])
-    folder = Path(resolve(spec.path))
-    if not folder.is_dir():  # a hub id: find the folder in the hub's own cache
-        from huggingface_hub import try_to_load_from_cache
-
-        config = try_to_load_from_cache(spec.path, "config.json")
-        if not isinstance(config, str):
-            return f"no files of {spec.path}"
-        folder = Path(config).parent
-    return _of_folder(folder)
-
-
-def _of_folder(folder: Path) -> str:
+    own = Path(resolve(spec.path))
+    folder = own if own.is_dir() else cached_folder(spec.path)
+    if folder is None:
+        return f"no files of {spec.path}"
     digest = sha256((folder / "config.json").read_bytes())
     return _of_files(digest, sorted(folder.glob("*.safetensors")))
 

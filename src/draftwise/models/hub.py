@@ -20,16 +20,16 @@ def look_up(name: str) -> None:
     Raises:
         UserError: the hub cannot be reached, or has no such model.
     """
-    from huggingface_hub import constants, try_to_load_from_cache
+    from huggingface_hub import constants
 
-    if constants.HF_HUB_OFFLINE or isinstance(try_to_load_from_cache(name, "config.json"), str):
+    if constants.HF_HUB_OFFLINE or cached_folder(name):
         return
-    is_there, _, trouble = _request(name)
+    is_there, _, reason = _request(name)
     if is_there is False:
         raise UserError(f"no folder {name!r} here, and no model of that name on the hub: {REMEDY}")
-    if trouble:
+    if reason:
         raise UserError(
-            f"no folder {name!r} here, and the hub cannot be asked ({trouble}): "
+            f"no folder {name!r} here, and the hub cannot be asked ({reason}): "
             "check the name and the network"
         )
 
@@ -56,6 +56,14 @@ def _request(name: str) -> tuple[bool | None, int | None, str]:
     except Exception as error:  # of whatever library makes its requests
         return None, None, str(error) or type(error).__name__
     return True, getattr(getattr(info, "safetensors", None), "total", None), ""
+
+
+def cached_folder(name: str) -> Path | None:
+    """The folder of a model that was downloaded before; None if it was not."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(name, "config.json")
+    return Path(config).parent if isinstance(config, str) else None
 
 
 def cached_models() -> dict[str, Path]:

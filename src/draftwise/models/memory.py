@@ -124,15 +124,11 @@ def warn_if_too_large(name: str, path: str, dtype: str | torch.dtype, device: to
 
 def weight_bytes(path: str, dtype: str | torch.dtype) -> int | None:
     """Return the bytes of a model's weights, given by folder or hub id; None if they are not known."""
-    place = Path(path)
-    if not place.is_dir():
-        from huggingface_hub import try_to_load_from_cache
-
-        config = try_to_load_from_cache(path, "config.json")
-        if not isinstance(config, str):
-            parameters = hub.ask(path)[1]
-            return parameters and parameters * SIZES.get(_dtype_name(dtype), 2)
-        place = Path(config).parent
+    own = Path(path)
+    place = own if own.is_dir() else hub.cached_folder(path)
+    if place is None:
+        parameters = hub.ask(path)[1]
+        return parameters and parameters * SIZES.get(_dtype_name(dtype), 2)
     try:
         model = footprint(place)
     except UserError:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from .probe.readings import made_up
-from .runner import ModelRunner, PassInput
+from .probe.ways import read_pieces
+from .runner import ModelRunner
 
-TEXT, WIDTHS = 24, (1, 9)  # tokens before the compared passes, and of them
+SIZES = (24, 1, 9)  # tokens of the compared passes
 
 
 class Steady:
@@ -35,17 +36,9 @@ class Steady:
         return self.found[key]
 
 
-@torch.inference_mode()
 def _same(runner: ModelRunner, numbers: tuple[int, int]) -> bool:
-    tokens = made_up(TEXT + max(WIDTHS), runner.model.config)
-    logits = []
+    tokens, logits = made_up(sum(SIZES), runner.model.config), []
     for number in numbers:
         torch.set_num_threads(number)
-        scratch = runner.scratch(runner.executor)
-        scratch.open(0)
-        read = [scratch.forward(PassInput(0, [tokens[:TEXT]], 1)).logits]
-        for width in WIDTHS:
-            scratch.cached_lengths[0] = TEXT
-            read.append(scratch.forward(PassInput(0, [tokens[TEXT : TEXT + width]], width)).logits)
-        logits.append(read)
-    return all(torch.equal(one, other) for one, other in zip(*logits, strict=True))
+        logits.append(read_pieces(runner, tokens, 0, SIZES))
+    return torch.equal(*logits)

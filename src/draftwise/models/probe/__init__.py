@@ -69,16 +69,16 @@ class Verdict:
             return None
         return cls(**{name: type(value)(kept[name]) for name, value in like.items()})
 
-    def rows(self, model: Any, traits: Traits | None = None) -> ModelRunner:
-        rows: ModelRunner
+    def make_runner(self, model: Any, traits: Traits | None = None) -> ModelRunner:
+        runner: ModelRunner
         if self.stateful:
-            rows = StateRunner(model, traits=traits, carried=self.carried, steps=self.steps, free=self.free)
+            runner = StateRunner(model, traits=traits, carried=self.carried, steps=self.steps, free=self.free)
         else:
-            rows = ModelRunner(model, traits=traits)
-        rows.together, rows.guided = self.together, self.guided
-        if isinstance(rows, StateRunner) and not self.carried:
-            rows.find_states()
-        return rows
+            runner = ModelRunner(model, traits=traits)
+        runner.together, runner.guided = self.together, self.guided
+        if isinstance(runner, StateRunner) and not self.carried:
+            runner.find_states()
+        return runner
 
 
 def rows_of(model: Any, *, probe: bool = True, drafts: bool = False) -> ModelRunner:
@@ -92,10 +92,10 @@ def rows_of(model: Any, *, probe: bool = True, drafts: bool = False) -> ModelRun
     """
     check(model)
     with evaluating(model):
-        rows = _unprobed(model)
-    if wanted(probe) or kinds(rows.config):
-        found = _verdict(rows, drafts=drafts)
-        rows = found.rows(model, rows.traits)
+        runner = _unprobed(model)
+    if wanted(probe) or kinds(runner.config):
+        found = _verdict(runner, drafts=drafts)
+        runner = found.make_runner(model, runner.traits)
         if found.steps or not found.together:
             said = f"reads each text in a pass of its own ({found.why}): "
             said += "a batch takes as long as its texts one after another"
@@ -103,21 +103,21 @@ def rows_of(model: Any, *, probe: bool = True, drafts: bool = False) -> ModelRun
                 said = f"reads one token a pass, since longer ones ignore its state ({found.why}): "
                 said += "drafts gain nothing"
             warnings.warn(f"{name(model)} {said}", DraftwiseWarning, stacklevel=3)
-    return rows
+    return runner
 
 
-def check_trees(rows: ModelRunner, *, probe: bool = True) -> None:
+def check_trees(runner: ModelRunner, *, probe: bool = True) -> None:
     """Raise a UserError unless the model reads trees correctly; probed when the first tree comes."""
-    model, why = rows.model, ""
+    model, why = runner.model, ""
     check_attention(model)
-    if rows.stateful:
+    if runner.stateful:
         why = "it keeps a state that cannot rewind"
     elif "position_ids" not in inspect.signature(model.forward).parameters:
         why = "it counts positions for itself"
-    elif not rows.guided:
+    elif not runner.guided:
         why = "it makes its own masks"
     elif wanted(probe):
-        why = _why_no_trees(rows)
+        why = _why_no_trees(runner)
     if why:
         raise UserError(
             f"{name(model)} cannot read a tree of drafted tokens ({why}): use a policy that drafts chains"
@@ -128,8 +128,8 @@ def wanted(asked: bool) -> bool:
     return asked and os.environ.get("DRAFTWISE_PROBE", "1") != "0"
 
 
-def _verdict(rows: ModelRunner, *, drafts: bool) -> Verdict:
-    model = rows.model
+def _verdict(runner: ModelRunner, *, drafts: bool) -> Verdict:
+    model = runner.model
     key = fingerprint(model)
     found = Verdict.of(verdicts.load(KIND, key))
     if found is None:
@@ -137,7 +137,7 @@ def _verdict(rows: ModelRunner, *, drafts: bool) -> Verdict:
         with evaluating(model):
             known = _known(model)
             check_steady(model, 0.0 if drafts else known.unsteady)
-            found = replace(_found(rows, known), noise=known.unsteady)
+            found = replace(_found(runner, known), noise=known.unsteady)
         if known.lively:
             verdicts.keep(KIND, key, asdict(found))
     elif not drafts:
@@ -147,14 +147,14 @@ def _verdict(rows: ModelRunner, *, drafts: bool) -> Verdict:
     return found
 
 
-def _why_no_trees(rows: ModelRunner) -> str:
-    model, verdict = rows.model, Verdict(rows.together, rows.guided)
+def _why_no_trees(runner: ModelRunner) -> str:
+    model, verdict = runner.model, Verdict(runner.together, runner.guided)
     key = fingerprint(model) + ":trees"
     found = Verdict.of(verdicts.load(KIND, key))
     if found is None:
         with evaluating(model):
             known = _known(model)
-            wrong = _wrong(rows, known, verdict, partial(branched, together=verdict.together))
+            wrong = _wrong(runner, known, verdict, partial(branched, together=verdict.together))
         found = replace(verdict, why=wrong)
         if known.lively:
             verdicts.keep(KIND, key, asdict(found))
@@ -213,41 +213,41 @@ def _known(model: Any) -> Readings:
         ) from error
 
 
-def _found(rows: ModelRunner, known: Readings) -> Verdict:
+def _found(runner: ModelRunner, known: Readings) -> Verdict:
     """The first way of running the model that reproduces its own logits."""
-    if kinds(rows.config):
-        return _recurrent(rows, known)
-    wrong = _wrong(rows, known, Verdict(), alone)
+    if kinds(runner.config):
+        return _recurrent(runner, known)
+    wrong = _wrong(runner, known, Verdict(), alone)
     if not wrong:
-        apart = _wrong(rows, known, Verdict(), side_by_side)
+        apart = _wrong(runner, known, Verdict(), side_by_side)
         return Verdict(together=not apart, why=apart)
     own = Verdict(together=False, guided=False, why=wrong)
-    if still := _wrong(rows, known, own, alone):
-        return _recurrent(rows, known, still)
+    if still := _wrong(runner, known, own, alone):
+        return _recurrent(runner, known, still)
     return own
 
 
-def _recurrent(rows: ModelRunner, known: Readings, why: str = "") -> Verdict:
+def _recurrent(runner: ModelRunner, known: Readings, why: str = "") -> Verdict:
     """The first way of keeping the model's states that reproduces its own logits.
 
     `why` a model whose cache declares no states cannot be read without them.
     """
-    options = carriers(rows.model)
-    if why or rows.masks.late:  # a cache with states in some layers would be no better than one without
+    options = carriers(runner.model)
+    if why or runner.masks.late:  # a cache with states in some layers would be no better than one without
         options = [name for name in options if name]
-    if rows.rope.borders:
+    if runner.rope.borders:
         why, options = why or "its rotary frequencies depend on the text's length", []
     wrong, ways = "", [(False, False), (True, False)]  # of reading: in steps, and without limits
-    if limited(rows.model):
+    if limited(runner.model):
         ways.insert(1, (False, True))
     for carrier, guided, (steps, free) in product(options, (True, False), ways):
         own = Verdict(True, guided, wrong if steps else "", True, carrier, steps, free)
-        if not (wrong := _wrong(rows, known, own, stateful)):
-            apart = _wrong(rows, known, own, neighbours)
+        if not (wrong := _wrong(runner, known, own, stateful)):
+            apart = _wrong(runner, known, own, neighbours)
             return replace(own, together=not apart, why=own.why or apart)
         why = why or wrong
     raise UserError(
-        f"{name(rows.model)} cannot be read in pieces and rewound ({why}): "
+        f"{name(runner.model)} cannot be read in pieces and rewound ({why}): "
         "use it as it is, or choose a model with full or sliding-window attention"
     )
 
@@ -260,9 +260,9 @@ def _wrong(
     The small model of its class is tried too, if there is one: it selects among fewer tokens.
     """
     try:
-        rows = verdict.rows(like.model, like.traits)
-        rows.prompts |= {0: known.n, 1: known.n}
-        error = way(rows, known)
+        runner = verdict.make_runner(like.model, like.traits)
+        runner.prompts |= {0: known.n, 1: known.n}
+        error = way(runner, known)
     except torch.OutOfMemoryError:
         raise
     except Exception as trouble:  # a class not made for this may raise anything

@@ -29,6 +29,7 @@ from ...compiled.trial import compare
 from ...modes import evaluating
 from ...probe import fingerprint
 from ...probe.readings import made_up
+from ...probe.ways import read_pieces
 from ...stages import announce
 from ...verdicts import machine
 from ...weights.packed import layout_of
@@ -304,33 +305,12 @@ def price_of(runner: ModelRunner, agreement: Agreement, make_capture: Callable[[
     return own / other
 
 
-@torch.inference_mode()
 def passes_agree(runner: ModelRunner) -> bool:
     """Whether the runner's passes, as they are, give each token the same logits, however a text is read."""
     begin = min(LONG, runner.max_length - 2 * TOKENS)
     tokens = made_up(begin + 2 * TOKENS, runner.model.config)
-    expected = _logits(runner, tokens, begin, [begin, 2 * TOKENS])
-    alone = _logits(runner, tokens, begin, [begin, 1, 1, 2, 3, 5, TOKENS, TOKENS])
+    expected = read_pieces(runner, tokens, begin, [begin, 2 * TOKENS])
+    alone = read_pieces(runner, tokens, begin, [begin, 1, 1, 2, 3, 5, TOKENS, TOKENS])
     sizes = [5, begin - BASE, BASE, 1, 9, 1, TOKENS, TOKENS]
-    beside = _logits(runner, tokens, begin, sizes, others=int(runner.together))
+    beside = read_pieces(runner, tokens, begin, sizes, others=int(runner.together))
     return torch.equal(alone, expected) and torch.equal(beside, expected)
-
-
-def _logits(
-    runner: ModelRunner, tokens: list[int], begin: int, sizes: Sequence[int], others: int = 0
-) -> Tensor:
-    """The logits of a text from token `begin` on, which is read in pieces, beside so many others.
-
-    Shape (tokens, vocabulary).
-    """
-    scratch, logits, done = runner.scratch(runner.executor), list[Tensor](), 0
-    for row in range(others + 1):
-        scratch.open(row)
-    for size in sizes:
-        texts = [*[tokens[-3:]] * others, tokens[done : done + size]]
-        is_needed = done + size > begin
-        output = scratch.forward(PassInput(0, texts, max(map(len, texts)) if is_needed else 1))
-        if is_needed:
-            logits.append(output.logits[others, max(0, begin - done) : len(texts[-1])])
-        done += size
-    return torch.cat(logits)
