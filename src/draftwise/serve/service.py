@@ -220,7 +220,7 @@ class Service:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         client = Client(address_of(request), body.safety_identifier or body.user or "")
-        sequences = self.engine.submit(parsed.sequences, emit, self.limits.timeout, client)
+        sequences = self.engine.submit(parsed.sequences, emit, client)
         answer = make_answer(parsed, sequences, self.model, self.parser.token_texts)
         exchange = Exchange(answer, facts_of(request.scope), events)
         end, is_stream = partial(exchange.end, self.engine), False
