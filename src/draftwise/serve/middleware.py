@@ -13,6 +13,8 @@ from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
+from starlette.responses import JSONResponse
+
 from .errors import APIError
 from .metrics import Metrics
 
@@ -28,6 +30,18 @@ CLIENT_LEFT = 499  # the status of a request whose client has left before its an
 REASONS = {0: "closed", CLIENT_LEFT: "client_left"}  # of statuses that no answer has
 BODY_SECONDS = 30.0  # within which a body must have arrived
 ALL_BODIES = 16  # times the longest body: what all bodies together may hold
+
+
+class JsonResponse(JSONResponse):
+    """JSON with every character outside ASCII escaped: also half a character that a client sent."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def error_response(error: APIError) -> JsonResponse:
+    """Return the answer that an error is."""
+    return JsonResponse(error.body, error.status, headers=error.headers)
 
 
 class RequestLog:
@@ -151,7 +165,7 @@ class RequestGuard:
                 await self.app(scope, _replay(body, receive), send)
         except APIError as error:
             note_error(facts_of(scope), error)
-            await send_error(error, send)
+            await error_response(error)(scope, receive, send)
         finally:
             self.bytes -= sum(sizes)
 
@@ -213,11 +227,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
 
     return replay
-
-
-async def send_error(error: APIError, send: Send) -> None:
-    text = json.dumps(error.body).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(text)), **error.headers}
-    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": text})
