@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from hmac import compare_digest
 from http import HTTPStatus
@@ -14,15 +14,10 @@ from time import monotonic
 from typing import Any
 
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import APIError
 from .metrics import Metrics
-
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOG = logging.getLogger(f"{__package__}.requests")
 FACTS = "draftwise.facts"  # where an ASGI scope holds what the line of its request has besides
@@ -51,7 +46,7 @@ class RequestLog:
     others are `other`.
     """
 
-    def __init__(self, app: App, metrics: Metrics, routes: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Collection[str]) -> None:
         self.app, self.metrics, self.routes = app, metrics, frozenset(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -147,7 +142,7 @@ class RequestGuard:
     """
 
     def __init__(
-        self, app: App, *, key: str, body: int, public: Collection[str] = (), hosts: Collection[str] = ()
+        self, app: ASGIApp, *, key: str, body: int, public: Collection[str] = (), hosts: Collection[str] = ()
     ) -> None:
         self.app, self.key, self.max_body = app, key.encode(), body
         self.public, self.hosts = frozenset(public), frozenset(hosts)
