@@ -213,7 +213,7 @@ class Snapshots:
                 "value": _short(value),
                 "seconds": _short(seconds),
             }
-            # A policy may say nothing of its last arms.
+            # Some policies estimate no seconds, or nothing at all.
             for arm, value, seconds in zip_longest(arms, values.values, values.seconds)
         ]
         return rows if len(rows) <= MAX_ARMS else sorted(rows, key=lambda row: -row["rounds"])[:MAX_ARMS]
