@@ -74,12 +74,12 @@ def gated() -> Any:
 def test_a_client_that_leaves_frees_its_row_within_one_step(gated: Any) -> None:
     engine, target = gated(batch=2)
     stays, leaves, comes = Inbox(), Inbox(), Inbox()
-    engine.submit(wishes(tokens=40), stays, 60)
-    gone = engine.submit(wishes(tokens=40), leaves, 60)
+    engine.submit(wishes(tokens=40), stays)
+    gone = engine.submit(wishes(tokens=40), leaves)
     until(lambda: len(engine.running) == 2)
     target.let()
     assert target.taken.wait(60)  # within the second step
-    late = engine.submit(wishes(), comes, 60)
+    late = engine.submit(wishes(), comes)
     engine.abandon(gone)
     before = engine.steps
     target.let()
@@ -95,13 +95,13 @@ def test_a_client_that_leaves_frees_its_row_within_one_step(gated: Any) -> None:
 def test_a_full_queue_refuses_whole_requests(gated: Any) -> None:
     engine, target = gated(batch=1, queue=2)
     inbox = Inbox()
-    engine.submit(wishes(), inbox, 60)
-    engine.submit(wishes(), inbox, 60)
+    engine.submit(wishes(), inbox)
+    engine.submit(wishes(), inbox)
     with pytest.raises(APIError) as refused:
-        engine.submit(wishes(2), inbox, 60)
+        engine.submit(wishes(2), inbox)
     assert (refused.value.status, len(engine.running) + len(engine.waiting)) == (429, 2)
     assert int(refused.value.headers["retry-after"]) >= 1
-    engine.submit(wishes(), inbox, 60)
+    engine.submit(wishes(), inbox)
     target.release()
     until(lambda: len(inbox.ends()) == 3)
 
@@ -109,9 +109,9 @@ def test_a_full_queue_refuses_whole_requests(gated: Any) -> None:
 def test_a_text_that_takes_too_long_ends_alone(gated: Any) -> None:
     engine, target = gated(batch=2, queue=2)
     slow, other, waits = Inbox(), Inbox(), Inbox()
-    engine.submit(wishes(), other, 600)
-    engine.submit(wishes(), slow, 600)[0].deadline = 0.0
-    engine.submit(wishes(), waits, 600)[0].deadline = 0.0
+    engine.submit(wishes(), other)
+    engine.submit(wishes(), slow)[0].deadline = 0.0
+    engine.submit(wishes(), waits)[0].deadline = 0.0
     target.release()
     until(lambda: slow.ends() and other.ends() and waits.ends())
     for inbox in (slow, waits):
@@ -124,12 +124,12 @@ def test_a_text_that_takes_too_long_ends_alone(gated: Any) -> None:
 def test_a_stop_finishes_or_cuts(gated: Any, seconds: float) -> None:
     engine, target = gated(batch=1)
     runs, waits = Inbox(), Inbox()
-    engine.submit(wishes(), runs, 60)
-    engine.submit(wishes(), waits, 60)
+    engine.submit(wishes(), runs)
+    engine.submit(wishes(), waits)
     assert target.taken.wait(60)
     engine.stop(seconds=seconds)
     with pytest.raises(APIError, match="stopping"):
-        engine.submit(wishes(), runs, 60)
+        engine.submit(wishes(), runs)
     target.release()
     engine.join()
     for inbox in (runs, waits):

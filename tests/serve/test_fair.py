@@ -38,7 +38,7 @@ def ready(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def texts(address: str, request: int, n: int, user: str = "") -> list[Generation]:
     """The texts of a request."""
-    return [Generation(wishes()[0], k, Inbox(), 0.0, 0.0, (address, user, request)) for k in range(n)]
+    return [Generation(wishes()[0], k, Inbox(), 0.0, (address, user, request)) for k in range(n)]
 
 
 def shared_out(running: list[Generation], waiting: list[Generation], batch: int) -> list[int]:
@@ -70,13 +70,13 @@ def test_rows_are_shared_out_by_address_then_by_user_and_by_request() -> None:
 
 def test_one_client_does_not_fill_the_queue() -> None:
     engine = Engine(simulated(), Limits(batch=2, queue=16))
-    engine.submit(wishes(16), Inbox(), 60, Client("a", "x"))
+    engine.submit(wishes(16), Inbox(), Client("a", "x"))
     with pytest.raises(APIError) as refused:
-        engine.submit(wishes(1), Inbox(), 60, Client("a", "y"))
+        engine.submit(wishes(1), Inbox(), Client("a", "y"))
     assert refused.value.status == 429
-    engine.submit(wishes(2), Inbox(), 60, Client("b"))
+    engine.submit(wishes(2), Inbox(), Client("b"))
     with pytest.raises(APIError):
-        engine.submit(wishes(1), Inbox(), 60, Client("c"))
+        engine.submit(wishes(1), Inbox(), Client("c"))
 
 
 def test_a_short_request_waits_for_no_long_prompts(long_models: tuple[Any, Any]) -> None:
@@ -90,7 +90,7 @@ def test_a_short_request_waits_for_no_long_prompts(long_models: tuple[Any, Any])
     def reading(request: Any, others: Any) -> bool:
         reads[0] += 1
         if reads[0] == 5:
-            engine.submit([GenerationRequest([5, 6, 7] * 10, Sampling(max_new_tokens=8))], arrived, 600)
+            engine.submit([GenerationRequest([5, 6, 7] * 10, Sampling(max_new_tokens=8))], arrived)
         return read(request, others)
 
     def arrived(event: Any) -> None:
@@ -99,7 +99,7 @@ def test_a_short_request_waits_for_no_long_prompts(long_models: tuple[Any, Any])
 
     target.read = reading  # type: ignore[method-assign]
     prompts = [[3 + (i + k) % 19 for i in range(LONG)] for k in range(3)]
-    engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=4)) for prompt in prompts], long, 600)
+    engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=4)) for prompt in prompts], long)
     with running(engine):
         until(lambda: len(long.ends()) == 3 and short.ends())
     assert first[0] <= 5 + 3 and reads[0] > 3 * LONG // (target.piece + 17)
@@ -124,8 +124,8 @@ def test_drafts_that_a_client_chose_take_little_of_the_others_time(monkeypatch: 
     target.verify = counted  # type: ignore[method-assign]
     engine, other, chosen = Engine(decoder, Limits(batch=2)), Inbox(), Inbox()
     wish = GenerationRequest([0, 1], Sampling(max_new_tokens=380), arm=Arm("bad", 16))
-    engine.submit([wish], chosen, 600)
-    engine.submit(wishes(tokens=100), other, 600)
+    engine.submit([wish], chosen)
+    engine.submit(wishes(tokens=100), other)
     with running(engine):
         until(lambda: chosen.ends())
     beside, apart = widths[1:101], widths[101:]  # the first step begins before the other text
@@ -172,9 +172,9 @@ def test_a_client_is_an_address_and_the_user_that_it_names(serve: Callable[..., 
     server, clients = serve(), list[Client]()
     submit = server.engine.submit
 
-    def submitted(wishes: Any, sink: Any, seconds: float, client: Client) -> list[Generation]:
+    def submitted(wishes: Any, sink: Any, client: Client) -> list[Generation]:
         clients.append(client)
-        return submit(wishes, sink, seconds, client)
+        return submit(wishes, sink, client)
 
     server.engine.submit = submitted  # type: ignore[assignment, method-assign]
     server.complete(max_tokens=1)
@@ -235,10 +235,10 @@ def test_between_two_rounds_of_a_text_one_piece_is_read(
         return step(requests)
 
     with running(engine):
-        (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
+        (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other)
         until(lambda: text.stats.rounds > 2)
         written, decoder.loop.step = text.stats.rounds, stepped  # type: ignore[method-assign]
-        (asked,) = engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=80))], long, 600)
+        (asked,) = engine.submit([GenerationRequest(prompt, Sampling(max_new_tokens=80))], long)
         until(lambda: long.ends())
         rounds = text.stats.rounds - written
     read = {who: sum(n for name, n in events if name == who) for who in ("target", "drafter")}
@@ -281,8 +281,8 @@ def test_reading_has_its_part_of_the_time(
     target.read, decoder.loop.step = reading, stepped  # type: ignore[method-assign]
     prompts = [[3 + (i + k) % 19 for i in range(LENGTH)] for k in range(waiting)]
     with running(engine):
-        (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other, 600)
+        (text,) = engine.submit([GenerationRequest([5, 6, 7], Sampling(max_new_tokens=400))], other)
         until(lambda: text.stats.rounds > 2)
-        engine.submit([GenerationRequest(one, Sampling(max_new_tokens=1)) for one in prompts], long, 600)
+        engine.submit([GenerationRequest(one, Sampling(max_new_tokens=1)) for one in prompts], long)
         until(lambda: len(long.ends()) == waiting)
     assert max(counts) == pieces and sum(counts) >= waiting * (LENGTH // (target.chunk + LEFT))

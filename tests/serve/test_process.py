@@ -80,9 +80,8 @@ def test_sigterm_in_mid_stream_finishes_or_cuts_and_saves(tmp_path: Path, grace:
 def test_without_the_extra_one_line_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(draftwise, "serve", draftwise.serve)  # it is imported anew: put back afterwards
-    for name in [name for name in sys.modules if name.startswith("draftwise.serve")]:
-        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(draftwise.serve, "run", raising=False)
+    monkeypatch.delitem(sys.modules, "draftwise.serve.run", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve"]) == 2
     assert capsys.readouterr().err == "error: draftwise serve needs uvicorn: pip install 'draftwise[serve]'\n"

@@ -24,8 +24,8 @@ from .bodies import Chat, Completion, Detokenize, Responses, Tokenize
 from .errors import MAX_SHOWN, APIError
 from .foreign import show_value
 from .live import STREAM, add_page, page_files
-from .middleware import RequestGuard, RequestLog, facts_of, note_error
-from .service import Json, Service
+from .middleware import JsonResponse, RequestGuard, RequestLog, error_response, facts_of, note_error
+from .service import Service
 
 # The names of a union's members, which are parts of the place of an error in it.
 KIND = re.compile(r"[A-Z]|.*\[|constrained-|(str|int|bool|float)$")
@@ -89,12 +89,12 @@ def _add_generation(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models")
     async def models() -> Response:
-        return Json({"object": "list", "data": [card]})
+        return JsonResponse({"object": "list", "data": [card]})
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
         service.check_model(name)
-        return Json(card)
+        return JsonResponse(card)
 
     @app.post("/tokenize")
     async def tokenize(body: Tokenize) -> Response:
@@ -105,31 +105,31 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         answer = {"count": len(ids), "max_model_len": window, "tokens": ids}
         if body.return_token_strs:
             answer["token_strs"] = [parser.token_texts.text(token) for token in ids]
-        return Json(answer)
+        return JsonResponse(answer)
 
     @app.post("/detokenize")
     async def detokenize(body: Detokenize) -> Response:
         service.check_model(body.model)
         if not body.tokens:
-            return Json({"prompt": ""})
+            return JsonResponse({"prompt": ""})
         ids = await service.read(partial(parser.encode, body.tokens, windows=WINDOWS))
-        return Json({"prompt": await service.read(parser.decode, ids, ids)})
+        return JsonResponse({"prompt": await service.read(parser.decode, ids, ids)})
 
 
 def _add_status(app: FastAPI, service: Service) -> None:
     @app.get("/health")
     async def health() -> Response:
         alive = service.engine.thread.is_alive()
-        return Json({"status": "ok" if alive else "the engine has ended"}, 200 if alive else 500)
+        return JsonResponse({"status": "ok" if alive else "the engine has ended"}, 200 if alive else 500)
 
     @app.get("/ready")
     async def ready() -> Response:
         is_ready = service.engine.is_ready
-        return Json({"status": "ready" if is_ready else "stopping"}, 200 if is_ready else 503)
+        return JsonResponse({"status": "ready" if is_ready else "stopping"}, 200 if is_ready else 503)
 
     @app.get("/version")
     async def version() -> Response:
-        return Json({"version": VERSION})
+        return JsonResponse({"version": VERSION})
 
     @app.get("/metrics")
     async def metrics() -> Response:
@@ -142,7 +142,7 @@ def _add_errors(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         refusal = _to_api_error(request, error)
         note_error(facts_of(request.scope), refusal)
-        return Json(refusal.body, refusal.status, headers=refusal.headers)
+        return error_response(refusal)
 
     for kind in (APIError, UserError, RequestValidationError, HTTPException, RecursionError, Exception):
         app.add_exception_handler(kind, answer)

@@ -44,8 +44,9 @@ class Engine:
     thread, between two steps: a sequence whose client has left is closed before the next step begins.
     """
 
-    def __init__(self, decoder: Decoder, limits: Limits, observers: Sequence[Observer] = ()) -> None:
-        self.decoder, self.limits, self.observers = decoder, limits, list(observers)
+    def __init__(self, decoder: Decoder, limits: Limits) -> None:
+        self.decoder, self.limits = decoder, limits
+        self.observers: list[Observer] = []
         self.waiting: list[Generation] = []
         self.running: list[Generation] = []  # some of them may be paused: their rows are others' for a while
         self.requests, self.pieces, self.draft_limit = count(), 0, DraftLimit()
@@ -65,7 +66,7 @@ class Engine:
         return self.thread.is_alive() and self.cut_at is None
 
     def submit(
-        self, specs: Sequence[GenerationRequest], emit: Emit, timeout: float, client: Client = NOBODY
+        self, specs: Sequence[GenerationRequest], emit: Emit, client: Client = NOBODY
     ) -> list[Generation]:
         """Queue the sequences of one request; their events go to `emit`, in the engine's thread.
 
@@ -80,10 +81,8 @@ class Engine:
             own = sum(sequence.owner[0] == client.address for sequence in everyone)
             if len(specs) > min(room, self.limits.one_client - own):
                 raise self._queue_full()
-            deadline, owner = monotonic() + timeout, (*client, next(self.requests))
-            sequences = [
-                Generation(spec, index, emit, deadline, timeout, owner) for index, spec in enumerate(specs)
-            ]
+            deadline, owner = monotonic() + self.limits.timeout, (*client, next(self.requests))
+            sequences = [Generation(spec, k, emit, deadline, owner) for k, spec in enumerate(specs)]
             self.waiting += sequences
             self._rows_due = True
             self._bell.notify()
@@ -148,7 +147,7 @@ class Engine:
             if sequence.is_abandoned:
                 self._end(sequence, Event(sequence.index, finish_reason="abort"))
             elif now > sequence.deadline:
-                self._end(sequence, Event(sequence.index, error=timed_out(sequence.timeout)))
+                self._end(sequence, Event(sequence.index, error=timed_out(self.limits.timeout)))
 
     def _admit(self) -> None:
         """Share out the rows, when a sequence has come or ended."""

@@ -110,7 +110,6 @@ class Generation:
     index: int
     emit: Emit
     deadline: float
-    timeout: float  # seconds that the client may wait in all
     owner: tuple[str, str, int] = ("", "", 0)  # its client's address and user, and the number of its request
     times: Times = field(default_factory=Times)
     request: Request | None = None

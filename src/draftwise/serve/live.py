@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 from fastapi import FastAPI, Request, Response
 
 from .errors import APIError
-from .service import Json, Service, Stream
+from .middleware import JsonResponse
+from .service import Service, Stream
 from .snapshot import RoundLog, Snapshots
 
 STREAM = "/live"  # the address of a stream without an end
@@ -104,7 +105,7 @@ def add_page(app: FastAPI, service: Service, origins: Collection[str]) -> None:
 
     @app.get("/stats")
     async def stats() -> Response:
-        return Json(await live.state(), headers={"cache-control": "no-store"})
+        return JsonResponse(await live.state(), headers={"cache-control": "no-store"})
 
     @app.get(STREAM, include_in_schema=False)
     async def frames(request: Request) -> Response:

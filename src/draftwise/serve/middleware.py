@@ -6,21 +6,18 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from hmac import compare_digest
 from http import HTTPStatus
 from time import monotonic
 from typing import Any
 
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from .errors import APIError
 from .metrics import Metrics
-
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOG = logging.getLogger(f"{__package__}.requests")
 FACTS = "draftwise.facts"  # where an ASGI scope holds what the line of its request has besides
@@ -30,6 +27,18 @@ BODY_SECONDS = 30.0  # within which a body must have arrived
 ALL_BODIES = 16  # times the longest body: what all bodies together may hold
 
 
+class JsonResponse(JSONResponse):
+    """JSON with every character outside ASCII escaped: also half a character that a client sent."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+def error_response(error: APIError) -> JsonResponse:
+    """Return the answer that an error is."""
+    return JsonResponse(error.body, error.status, headers=error.headers)
+
+
 class RequestLog:
     """Writes one line of JSON and counts every request, whatever became of it; around everything else.
 
@@ -37,7 +46,7 @@ class RequestLog:
     others are `other`.
     """
 
-    def __init__(self, app: App, metrics: Metrics, routes: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Collection[str]) -> None:
         self.app, self.metrics, self.routes = app, metrics, frozenset(routes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,7 +142,7 @@ class RequestGuard:
     """
 
     def __init__(
-        self, app: App, *, key: str, body: int, public: Collection[str] = (), hosts: Collection[str] = ()
+        self, app: ASGIApp, *, key: str, body: int, public: Collection[str] = (), hosts: Collection[str] = ()
     ) -> None:
         self.app, self.key, self.max_body = app, key.encode(), body
         self.public, self.hosts = frozenset(public), frozenset(hosts)
@@ -151,7 +160,7 @@ class RequestGuard:
                 await self.app(scope, _replay(body, receive), send)
         except APIError as error:
             note_error(facts_of(scope), error)
-            await send_error(error, send)
+            await error_response(error)(scope, receive, send)
         finally:
             self.bytes -= sum(sizes)
 
@@ -213,11 +222,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
 
     return replay
-
-
-async def send_error(error: APIError, send: Send) -> None:
-    text = json.dumps(error.body).encode()
-    headers = {"content-type": "application/json", "content-length": str(len(text)), **error.headers}
-    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": pairs})
-    await send({"type": "http.response.body", "body": text})

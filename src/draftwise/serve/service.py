@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 
 from ..generation.decoder import Decoder
 from .answers import Answer, ChatAnswer, metrics
@@ -24,7 +23,7 @@ from .generations import Event, merge_events
 from .grammar import MakeConstraint
 from .limits import Limits
 from .metrics import Metrics
-from .middleware import CLIENT_LEFT, facts_of, note_error
+from .middleware import CLIENT_LEFT, JsonResponse, facts_of, note_error
 from .requests import ParsedRequest, RequestParser
 from .responses import ItemAnswer, as_chat, rename_fields
 from .sandbox import Connection, Form
@@ -32,13 +31,6 @@ from .schedule import Client
 
 COMPILERS, PER_CLIENT = 8, 2  # grammars that are compiled at once, and those of one client among them
 T = TypeVar("T")
-
-
-class Json(JSONResponse):
-    """JSON with every character outside ASCII escaped: also half a character that a client sent."""
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
 class Stream(StreamingResponse):
@@ -78,7 +70,7 @@ class Exchange:
             if event.error is not None:
                 raise event.error
             events[event.index].append(event)
-        return Json(self.answer.whole([merge_events(own) for own in events]))
+        return JsonResponse(self.answer.whole([merge_events(own) for own in events]))
 
     async def stream(self, event: Event) -> AsyncIterator[str]:
         """Yield the answer's server-sent events, which begin with this event."""
@@ -220,7 +212,7 @@ class Service:
                 loop.call_soon_threadsafe(events.put_nowait, event)
 
         client = Client(address_of(request), body.safety_identifier or body.user or "")
-        sequences = self.engine.submit(parsed.sequences, emit, self.limits.timeout, client)
+        sequences = self.engine.submit(parsed.sequences, emit, client)
         answer = make_answer(parsed, sequences, self.model, self.parser.token_texts)
         exchange = Exchange(answer, facts_of(request.scope), events)
         end, is_stream = partial(exchange.end, self.engine), False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, repeat
 from logging import getLogger
 from math import isfinite
 from time import monotonic, time
@@ -204,6 +204,7 @@ class Snapshots:
     def _arms(self, counts: Counts, values: Values) -> list[Json]:
         """Return every arm with the rounds that it was played, its value, and the seconds that it adds."""
         rounds, arms = counts.get("rounds", {}), self.engine.decoder.loop.policy.arms
+        estimates, seconds = (chain(column, repeat(None)) for column in (values.values, values.seconds))
         rows: list[Json] = [
             {
                 "arm": arm.name,
@@ -211,10 +212,9 @@ class Snapshots:
                 "length": arm.length,
                 "rounds": int(rounds.get(arm.name, 0)),
                 "value": _short(value),
-                "seconds": _short(seconds),
+                "seconds": _short(added),
             }
-            # A policy may say nothing of its last arms.
-            for arm, value, seconds in zip_longest(arms, values.values, values.seconds)
+            for arm, value, added in zip(arms, estimates, seconds, strict=False)
         ]
         return rows if len(rows) <= MAX_ARMS else sorted(rows, key=lambda row: -row["rounds"])[:MAX_ARMS]
 

@@ -10,14 +10,20 @@ from ..generation.text import BROKEN, BYTE, SILENT, Detokenizer, decode
 END = -1  # in place of a token
 
 
+def byte_letters() -> dict[str, int]:
+    """Return the letters that stand for bytes in the vocabularies of byte-level BPE: printable bytes are
+    themselves, the others follow from U+0100 on."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    letters = {chr(byte): byte for byte in plain}
+    return letters | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
 class TokenTexts:
     """The text of each token as it stands within a text: with its first space, and special ones by name."""
 
     def __init__(self, tokenizer: Any) -> None:
-        from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-        letters: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]
-        self.tokenizer, self.letters = tokenizer, {letter: byte for byte, letter in letters.items()}
+        self.tokenizer, self.letters = tokenizer, byte_letters()
         self._texts: dict[int, str] = {}
         # A token to decode before others, since decoders drop the first space of a text; its length.
         self._lead: tuple[int, int] | None = None
