@@ -236,7 +236,7 @@ class MeddlesWithLateOnes(Meddles):
 @fails(WINDOW)
 class MeddlesAtTheEnd(Meddles):
     def meddles(self, request: Request, batch: int) -> bool:
-        return request.sampling.max_new_tokens == 9
+        return request.sampling.max_new_tokens == 10
 
 
 @fails(TURNS)

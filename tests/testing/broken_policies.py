@@ -84,7 +84,7 @@ broken(
     "BeyondTheArms",
     "decisions_are_arms",
     "any_context_gets_a_decision",
-    choose=decided(lambda context, made: Decision(3) if context.position > 20 else made),
+    choose=lambda sound, context, rng: Decision(3) if context.position > 20 else sound(context, rng),
 )
 broken(
     "StopsByNoRule",
