@@ -108,8 +108,7 @@ def test_torch_stays_where_models_run() -> None:
 
 def test_the_core_and_the_policies_are_numbers_only() -> None:
     stored = {  # what their files need
-        "policies.classifiers.routing": ["safetensors"],
-        "policies.classifiers.stopping": ["safetensors"],
+        "policies.classifiers.files": ["safetensors"],
         "state.file": ["filelock"],
     }
     for module, path in modules().items():

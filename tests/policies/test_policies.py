@@ -1,10 +1,10 @@
-"""What each kind of policy decides and learns: numbers only."""
+"""What each kind of policy, moving rule and reward decides and learns: numbers only."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import log, nan
 from random import Random
 
 import pytest
@@ -12,11 +12,13 @@ import pytest
 from draftwise.core.arms import Arm, Context, Decision, Stop
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Feedback, Outcome
-from draftwise.policies.adaptive import AdaEDL, LengthPolicy
+from draftwise.errors import UserError
+from draftwise.policies.adaptive import AdaEDL, ConfidenceRefit, HeuristicLength, LengthPolicy
 from draftwise.policies.arms import tapout_rules
 from draftwise.policies.bandit import BanditPolicy, ContextPolicy, ExpertPolicy
 from draftwise.policies.learners.hedge import Hedge, NormalHedge
 from draftwise.policies.learners.linucb import LinUCB
+from draftwise.policies.recorders.bandit import REWARDS, Rate, reward
 from draftwise.policies.tokens import Separate, TokenPolicy
 
 RNG = Random(0)
@@ -242,3 +244,157 @@ def test_linucbs_features_are_what_their_docstring_says() -> None:
     policy.learn(Feedback(7, Decision(0), (Outcome(0, 2, 2, reward=0.5, signals=loud),)))
     policy.choose(Context(request=7), RNG)
     assert policy.features[7][-1] == 1.0
+
+
+# -- rules and lengths that move ----------------------------------------------------------------------------
+
+ROUNDS = [(4, 4), (3, 3), (4, 2), (4, 0), (4, 4)]
+"""Drafted and accepted, of at most 4."""
+
+
+def lambdas(rule: AdaEDL) -> list[float]:
+    after = []
+    for drafted, accepted in ROUNDS:
+        rule.learn(Outcome(0, accepted, drafted), 4)
+        after.append(rule.threshold)
+    return after
+
+
+def test_adaedl_lambda_after_five_rounds() -> None:
+    rule = AdaEDL()
+    # AR: 0.95, 0.975, 0.7375, 0.36875, 0.684375; so: full, less, more, more, more, a thousandth each
+    assert lambdas(rule) == pytest.approx([0.6, 0.599, 0.6, 0.601, 0.602], abs=1e-12)
+    assert rule.rate == pytest.approx(0.684375, abs=1e-12)
+
+
+def test_adaedl_as_tapout_prints_it() -> None:
+    # the round's own rate: 1, 1, 0.5, 0, 1 against 0.9
+    assert lambdas(AdaEDL(form="tapout")) == pytest.approx([0.599, 0.598, 0.599, 0.6, 0.599], abs=1e-12)
+
+
+def test_adaedl_learns_nothing_from_an_empty_draft() -> None:
+    rule = AdaEDL()
+    rule.learn(Outcome(0, 0, 0), 4)
+    assert rule == AdaEDL()
+
+
+def test_heuristic_length_never_goes_below_one() -> None:
+    rule = HeuristicLength(2)
+    rule.learn(Outcome(0, 0, 0))
+    assert rule.length == 2, "an empty draft says nothing"
+    for _ in range(4):
+        rule.learn(Outcome(0, 0, rule.length))
+    assert rule.length == 1
+
+
+def tell(rule: ConfidenceRefit, chosen: list[float], accepted: int) -> None:
+    """A round with these probabilities of its tokens."""
+    signals = tuple(Signals(p, 0.0, 0.0, p) for p in chosen)
+    rule.learn(Outcome(0, accepted, len(chosen), signals=signals), len(chosen))
+
+
+def test_refit_waits_for_enough_of_both_kinds() -> None:
+    rule = ConfidenceRefit()
+    tell(rule, [0.9, 0.8, 0.7], 3)
+    tell(rule, [0.6, 0.5, 0.95], 3)
+    assert rule.threshold == 0.4, "six pairs, but no miss among them"
+    few = ConfidenceRefit()
+    tell(few, [0.9, 0.2, 0.8, 0.7, 0.6], 4)
+    assert few.threshold == 0.4, "both kinds, but five pairs"
+
+
+def test_refit_takes_the_cheapest_point() -> None:
+    rule = ConfidenceRefit()
+    tell(rule, [0.9, 0.8, 0.3, 0.1, 0.05], 2)  # 0.3 was wrong; 0.1 and 0.05 were never tested
+    tell(rule, [0.7, 0.5, 0.2], 2)
+    # hits 0.9 0.8 0.7 0.5, misses 0.3 0.2: at 0.5 every hit and no miss
+    assert rule.threshold == 0.5
+    tell(rule, [0.1], 1)
+    # below 0.5 a fifth hit at 0.1 costs both misses (1); without it the cost is 3/5
+    assert rule.threshold == 0.5
+    tell(rule, [0.15, 0.12], 2)
+    # hits 0.9 0.8 0.7 0.5 0.15 0.12 0.1: at 0.5 the cost is 3 * 3/7, at 0.1 it is 1
+    assert rule.threshold == 0.1
+
+
+@pytest.mark.parametrize("steps", [4, 10, 100, 10**9])
+def test_refit_chooses_as_scikit_learn_does(steps: int) -> None:
+    """Coarse probabilities make ties between points, fine ones make none."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    compared = 0
+    for seed in range(8):
+        rng, rule = Random(seed), ConfidenceRefit()
+        probs: list[float] = []
+        matches: list[int] = []
+        for _ in range(25):
+            chosen = [rng.randrange(1, steps + 1) / steps for _ in range(rng.randrange(7))]
+            accepted = 0
+            while accepted < len(chosen) and rng.random() < max(0.3, chosen[accepted]):
+                accepted += 1
+            tested = chosen[: accepted + 1]
+            probs += tested
+            matches += [1] * accepted + [0] * (len(tested) - accepted)
+            tell(rule, chosen, accepted)
+            if len(probs) > 5 and 0 in matches and 1 in matches:
+                fpr, tpr, thresholds = metrics.roc_curve(matches, probs)
+                costs = fpr + 3 * (1 - tpr)
+                assert rule.threshold == thresholds[costs.argmin()]
+                compared += 1
+    assert compared > 100
+
+
+# -- rewards -----------------------------------------------------------------------------------------------
+
+
+def outcome(accepted: int, drafted: int, seconds: float = nan) -> Outcome:
+    return Outcome(arm=0, accepted=accepted, drafted=drafted, seconds=seconds)
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_plain_decoding_alone_has_a_worth(name: str) -> None:
+    worth = reward(name)(outcome(0, 0, seconds=0.1), 0)
+    assert worth == (1.0 if name == "rate" else 0.0)
+    assert name == "rate" or reward(name)(outcome(0, 0), 5) == 0.0, "nor has an empty draft"
+
+
+def test_rate_is_relative_to_the_best_so_far() -> None:
+    rate = Rate(memory=0.5)
+    assert rate(outcome(3, 4, seconds=0.5), 5) == 1.0  # 8 tokens/s
+    assert rate(outcome(0, 4, seconds=0.5), 5) == 0.5  # 2 of 4: the maximum has halved
+    assert rate(outcome(0, 4, seconds=0.5), 5) == 1.0  # 2 of 2
+    assert rate(outcome(4, 4, seconds=0.5), 5) == 1.0  # 10 of 10
+    assert rate.top == 10.0
+
+
+def test_rate_forgets_slowly_by_itself() -> None:
+    rate = reward("rate")
+    assert rate(outcome(9, 9, seconds=0.001), 9) == 1.0  # one lucky clock reading of 10,000 tokens/s
+    later = [rate(outcome(9, 9, seconds=0.1), 9) for _ in range(5000)]
+    assert later[0] == pytest.approx(0.01001001, abs=1e-6)
+    assert later[-1] == 1.0
+
+
+def test_rate_learns_nothing_from_a_round_without_a_time() -> None:
+    rate = Rate()
+    assert rate(outcome(3, 4), 5) is None
+    assert rate(outcome(3, 4, seconds=0.0), 5) is None
+    assert rate.top == 0.0
+
+
+def test_each_rate_has_a_maximum_of_its_own() -> None:
+    first, second = reward("rate"), reward("rate")
+    first(outcome(9, 9, seconds=0.01), 9)
+    assert second(outcome(0, 9, seconds=1.0), 9) == 1.0
+
+
+def test_an_unknown_reward_is_named_with_those_there_are() -> None:
+    with pytest.raises(UserError, match="reward=acepted: choose from accepted"):
+        reward("acepted")
+
+
+def test_the_scale_of_the_rate_does_not_follow_who_plays() -> None:
+    """Were there one maximum, an arm that plays alone would soon earn 1, whatever the others could do."""
+    rate = Rate()
+    assert rate(Outcome(1, 9, 9, seconds=1.0), 9) == 1.0
+    alone = [rate(Outcome(0, 0, 0, seconds=1.0), 9) for _ in range(5000)]
+    assert set(alone) == {0.1}

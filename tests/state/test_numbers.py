@@ -229,6 +229,7 @@ SPOILT: list[tuple[str, Any]] = [
     ("pair", [1]),
     ("pair", [1, 2.5]),
     ("rules", [0.6]),
+    ("by_length", []),
     ("by_length", {"x": []}),
     ("by_length", {"1": 1.0}),
     ("by_length", {"9" * 5000: []}),

@@ -41,9 +41,6 @@ class LearnerPolicy(Generic[L]):
     shared: L | None = field(default=None, metadata=LEARNED)
     learners: dict[int, L] = field(default_factory=dict)
 
-    def close(self, request: int) -> None:
-        self.learners.pop(request, None)
-
     def values(self, batch: int = 1) -> Values:
         """Return the learner's estimates; with one for every request, their mean over the open ones."""
         return estimated([self.shared, *self.learners.values()], len(self.arms))

@@ -243,6 +243,11 @@ class Broken(SimDrafter):
         return super().grade(jobs)
 
 
+class Unable(SimDrafter):
+    def grade(self, jobs: Sequence[GradeJob]) -> list[list[Grade]]:
+        raise RuntimeError("no")
+
+
 class Dice(NgramDrafter):
     """Draws its tokens and cannot grade."""
 
@@ -279,12 +284,13 @@ def test_what_a_drafter_drew_is_not_held_against_the_text() -> None:
     assert any(r.accepted for r in rounds) and ear.losses and all(dice is None for _, dice in ear.losses)
 
 
-def test_auto_keeps_a_drafter_that_cannot_be_graded() -> None:
+@pytest.mark.parametrize(("drafter", "faults"), [(Dice(), 0), (Unable(TARGET), 1)])
+def test_auto_goes_on_where_a_drafter_cannot_be_graded(drafter: Drafter, faults: int) -> None:
     best = method("auto", ["bad"])
     zero = SimTarget(lambda history: np.eye(V)[0] * 9.0, V)
-    loop = Loop(zero, {"bad": Dice()}, best.policy, best.recorder)
+    loop = Loop(zero, {"bad": drafter}, best.policy, best.recorder)
     rounds = list(loop.run([PROMPT] * 3, Sampling(max_new_tokens=60)))
-    assert loop.faults["bad"] == 0 and any(r.drafted for r in rounds)
+    assert loop.faults["bad"] == faults and any(r.drafted for r in rounds) is (faults == 0)
     assert [t for r in rounds for t in r.tokens] == [0] * 180
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from ...errors import UserError
 from ...writing import replacing
 
-Made = TypeVar("Made")
+Classifier = TypeVar("Classifier")
 
 
 def save(path: Path, tensors: Mapping[str, Any], said: Mapping[str, str]) -> None:
@@ -23,11 +23,11 @@ def save(path: Path, tensors: Mapping[str, Any], said: Mapping[str, str]) -> Non
 
 def load(
     path: str | os.PathLike[str],
-    make: Callable[[Mapping[str, str], Mapping[str, Any]], Made],
+    make: Callable[[Mapping[str, str], Mapping[str, Any]], Classifier],
     said: Mapping[str, str],
     what: str,
     remedy: str,
-) -> Made:
+) -> Classifier:
     """Return what `make` makes of a file that says this of itself.
 
     Raises:

@@ -195,7 +195,8 @@ def load(path: str | os.PathLike[str], kind: str) -> Scorer:
 
 
 def _disco(said: Mapping[str, str], tensors: Mapping[str, Any]) -> Scorer:
-    return Disco(*(tensors[name] for name in DISCO), drafter=said.get("drafter", ""))
+    hidden_weight, hidden_bias, out_weight, out_bias = (tensors[name] for name in DISCO)
+    return Disco(hidden_weight, hidden_bias, out_weight, out_bias, said.get("drafter", ""))
 
 
 def _specdecpp(said: Mapping[str, str], tensors: Mapping[str, Any]) -> Scorer:

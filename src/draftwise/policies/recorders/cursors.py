@@ -202,14 +202,6 @@ class Rounds:
         begins, self._begins = self._begins, self._cursor.step(grade)
         return (begins,)
 
-    def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
-        """A round of the played drafter has ended: return what can be scored of it without waiting."""
-        return ()
-
-    def finish(self) -> Sequence[float]:
-        """The text has ended of itself: return what waited for more of it."""
-        return ()
-
 
 @dataclass(slots=True)
 class Windows:
@@ -246,11 +238,11 @@ class Windows:
         return (self._loss(self.open.popleft()[1]),)
 
     def cut(self, played: Sequence[float], accepted: int) -> Sequence[float]:
-        if not self.weigh or not self.open:
-            return ()
-        return (self._loss(self.open.popleft()[1][: accepted + 1], played),)
+        """A round of the played drafter has ended: return what can be scored of it without waiting."""
+        return (self._loss(self.open.popleft()[1][: accepted + 1], played),) if self.open else ()
 
     def finish(self) -> Sequence[float]:
+        """The text has ended of itself: return what waited for more of it."""
         losses = [self._loss(grades) for _, grades in self.open]
         self.open.clear()
         return losses

@@ -225,17 +225,19 @@ class Grading:
         return ripe or [Feedback(request.id, seen.decision)]
 
     def _finish(self, seen: RoundRecord, text: Text, awake: Sequence[int]) -> None:
+        """Score the windows that end with this round or text, unless the budget cut it short."""
         request = seen.request
-        cut_short = request.done and request.finish_reason == "length"
-        if self.censored == "weight" and not cut_short:
-            # the played drafter's own chance of each token of its round; 1 for what a lookup got right
-            grades = text.latest.get(self.arms[seen.decision.arm].drafter)
-            played = [g.at(k)[0] for k, g in enumerate(grades)] if grades else [1.0] * len(seen.tokens)
-            for i in awake:
-                text.losses[i].extend(text.tracks[i].cut(played, seen.outcome.accepted))
-        if request.done and not cut_short:
-            for i in awake:
-                text.losses[i].extend(text.tracks[i].finish())
+        if self.windows == "cursor" or (request.done and request.finish_reason == "length"):
+            return
+        # the played drafter's own chance of each token of its round; 1 for what a lookup got right
+        grades = text.latest.get(self.arms[seen.decision.arm].drafter)
+        played = [g.at(k)[0] for k, g in enumerate(grades)] if grades else [1.0] * len(seen.tokens)
+        for i in awake:
+            if isinstance(track := text.tracks[i], Windows):
+                if self.censored == "weight":
+                    text.losses[i].extend(track.cut(played, seen.outcome.accepted))
+                if request.done:
+                    text.losses[i].extend(track.finish())
 
 
 def _gone(token: int) -> float:
