@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -25,8 +23,6 @@ from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.drafters.none import NoneDrafter
 from draftwise.errors import UserError
-from draftwise.measure.trace.record import header_of
-from draftwise.measure.trace.record import record as recording
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
@@ -167,25 +163,6 @@ def test_parts_and_options_that_do_not_fit_are_named(cascade: str, said: str) ->
         loop({"r": cascade}, {"a": Says(1), "b": NgramDrafter(), "sim": SimDrafter(markov(P))})
     with pytest.raises(UserError, match="instead or match"):
         CascadeDrafter("a>b", instead=True, match=2)
-
-
-def test_a_trace_does_not_hold_it() -> None:
-    with pytest.raises(UserError, match="drafter cascade:a>b: it drafts with the others"):
-        record({"cascade:a>b": CascadeDrafter("a>b")})
-
-
-def record(drafters: dict[str, Drafter]) -> None:
-    header = header_of(
-        SimTarget(markov(P), V),
-        drafters,
-        Sampling(),
-        name="",
-        workload="",
-        prompts=(),
-        length=4,
-        overlap=False,
-    )
-    recording(SimTarget(markov(P), V), drafters, [], Path("unused"), header)
 
 
 def test_a_part_that_fails_costs_no_text() -> None:
@@ -371,19 +348,6 @@ def test_gates_say_how_much_is_added_with_which_match() -> None:
     assert drafted(HandOver(1, 1), HandOver(2, 2, inside=False)) == (1, 2, 3), (
         "the longer match's threshold counts"
     )
-
-
-def test_what_is_added_to_drawn_tokens_is_certain() -> None:
-    """A cascade's draft stays drawn: its tail has one token of probability 1 in each row."""
-    second = NgramDrafter()
-    cascade = joined("draws>ngram", {"draws": Copies(markov(P)), "ngram": second}, match=1)
-    text = [0, 1, 2, 3, 0, 1]
-    request = replace(asked(text), sampling=Sampling(max_new_tokens=50, temperature=1.0))
-    second.observe(request, text)
-    (draft,) = cascade.draft([Job(request, 4)])
-    rows = np.asarray(draft.dist)
-    assert draft.prefix_length == 1 and rows.shape == (4, V) and np.allclose(rows.sum(1), 1.0)
-    assert [row.argmax() for row in rows[1:]] == list(draft.tokens[1:]) and draft.probs[1:] == (1.0,) * 3
 
 
 def test_a_grammar_leaves_the_parts_of_a_draft_as_they_are() -> None:

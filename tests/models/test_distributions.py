@@ -113,12 +113,13 @@ def test_a_rejection_reads_the_drafters_distribution_in_any_form(form: str) -> N
 
 @pytest.mark.parametrize("temperatures", [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)])
 def test_tokens_that_are_not_drawn_are_the_most_likely_ones(temperatures: tuple[float, ...]) -> None:
-    chains = [Drafted(Job(request(temperature=t), 4), frozenset()) for t in temperatures]
-    found = picks(chains, torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 4.0]]), sample=True)
+    logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 4.0]])
+    jobs = [Job(request(temperature=t), 4) for t in temperatures]
+    found = picks([Drafted(job, 3) for job in jobs], logits)
     assert len(found) == 2
     for drawn, token, best in zip(temperatures, found, (1, 2), strict=True):
         assert drawn or token == best
-    assert picks(chains, torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 4.0]]), sample=False) == [1, 2]
+    assert picks([Drafted(job, 3, sample=False) for job in jobs], logits) == [1, 2]
 
 
 def request(**settings: Any) -> Request:

@@ -178,28 +178,23 @@ class TogetherDrafter(CompositeDrafter):
     of its length. A drafter that fails is disabled, as it would be alone; the others continue.
     """
 
-    parts: tuple[str, ...] = ()  # the drafters that it asks
-
-    def join(self, team: DrafterPool) -> None:
-        super().join(team)
-        self.parts = tuple(name for name, drafter in team.drafters.items() if drafter is not self)
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The drafters that it asks."""
+        return tuple(name for name, drafter in self._team().drafters.items() if drafter is not self)
 
     def hint(self, request: Request) -> float:
         return 1.0
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """Draft one tree per job; if there is no room for all, earlier drafters of the team come first."""
-        team, parts = self._team(), [list[Draft]() for _ in jobs]
-        for name, drafter in team.drafters.items():
+        team, drafted = self._team(), [list[Draft]() for _ in jobs]
+        for name in self.parts:
             which = [i for i, job in enumerate(jobs) if name not in job.request.disabled]
-            if drafter is self or not which:
-                continue
-            drafts = team.ask(
-                name, [replace(jobs[i], width=1, deterministic=True, rows=False) for i in which]
-            )
-            for i, draft in zip(which, drafts, strict=True):
-                parts[i].append(draft)
-        return [merged(drafts, job.length * job.width) for drafts, job in zip(parts, jobs, strict=True)]
+            asked = [replace(jobs[i], width=1, deterministic=True, rows=False) for i in which]
+            for i, draft in zip(which, team.ask(name, asked) if asked else (), strict=True):
+                drafted[i].append(draft)
+        return [merged(drafts, job.length * job.width) for drafts, job in zip(drafted, jobs, strict=True)]
 
 
 def merged(drafts: Iterable[Draft], most: int) -> Draft:

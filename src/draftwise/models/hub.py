@@ -29,8 +29,7 @@ def look_up(name: str) -> None:
         raise UserError(f"no folder {name!r} here, and no model of that name on the hub: {REMEDY}")
     if reason:
         raise UserError(
-            f"no folder {name!r} here, and the hub cannot be asked ({reason}): "
-            "check the name and the network"
+            f"no folder {name!r} here, and the hub cannot be asked ({reason}): check the name and the network"
         )
 
 

@@ -87,7 +87,7 @@ def load_model(
     options = {"device_map": device_map, "attn_implementation": attn_implementation}
     options = {key: value for key, value in options.items() if value is not None}
     options |= {"config": config, "dtype": precision, "trust_remote_code": trust_remote_code}
-    with quiet(), _explained(name):
+    with quiet(), explained(name):
         model = _read_weights(path, **options)
         loaded: PreTrainedModel = model.eval() if fixed else model.to(place).eval()
     size, kind = loaded.num_parameters(), type(loaded).__name__
@@ -119,7 +119,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     folder = Path(path)
     if folder.is_dir() and not any([*folder.glob("*token*"), *folder.glob("vocab*")]):
         raise UserError(f"model {name!r} has no tokenizer: its folder needs tokenizer.json")
-    with quiet(), _explained(name, "tokenizer"):
+    with quiet(), explained(name, "tokenizer"):
         from transformers import AutoTokenizer
 
         auto: Any = AutoTokenizer  # its methods are untyped
@@ -149,7 +149,7 @@ def _read_config(name: str, path: str, trust_remote_code: bool) -> Any:
     from transformers import AutoConfig, PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    with _explained(name):
+    with explained(name):
         raw, _ = PreTrainedConfig.get_config_dict(path)
     kind = str(raw.get("model_type", ""))
     own_code = "auto_map" in raw and kind not in CONFIG_MAPPING
@@ -158,7 +158,7 @@ def _read_config(name: str, path: str, trust_remote_code: bool) -> Any:
     if not own_code and kind not in CONFIG_MAPPING:
         kind = f"the unknown type {kind!r}" if kind else "no config.json with a model_type"
         raise UserError(f"model {name!r} has {kind}: name another, or update Transformers")
-    with _explained(name):
+    with explained(name):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     _refuse_other_kinds(name, kind, config, raw)
     if Path(path).is_dir():
@@ -219,7 +219,7 @@ def _choose_dtype(dtype: str | torch.dtype, device_type: str) -> str | torch.dty
 
 
 @contextmanager
-def _explained(name: str, what: str = "model") -> Iterator[None]:
+def explained(name: str, what: str = "model") -> Iterator[None]:
     """Turn the many errors of a failed load into one line with the model and the remedy."""
     from safetensors import SafetensorError
 
@@ -231,7 +231,7 @@ def _explained(name: str, what: str = "model") -> Iterator[None]:
         if Path(resolve(name)).is_dir():
             remedy = "the folder must be what save_pretrained writes"
         else:
-            remedy = "check the name, the network and your access to it, or name a local folder or zoo:target"
+            remedy = "check the name, the network and your access to it, or name a local folder"
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(f"cannot load the {what} {name!r}: {lines[0].rstrip('. ')}; {remedy}") from error
 

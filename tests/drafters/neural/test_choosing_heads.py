@@ -17,7 +17,6 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.medusa import MedusaDrafter
-from draftwise.policies.catalogue import method
 from draftwise.policies.recorders.full_information import Grading
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Anyone, loop_with
@@ -72,36 +71,15 @@ def test_the_distribution_is_the_targets() -> None:
 
 @dataclass(slots=True)
 class Seer(Anyone):
-    """Notes the contexts it chooses in and the feedback that it gets."""
+    """Notes the feedback that it gets."""
 
-    contexts: list[Context] = field(default_factory=list)
     seen: list[Feedback] = field(default_factory=list)
 
     def choose(self, context: Context, rng: Random) -> Decision:
-        self.contexts.append(context)
         return Decision(0)
 
     def learn(self, feedback: Any) -> None:
         self.seen.append(feedback)
-
-
-def test_a_head_is_unavailable_until_the_target_has_read_the_text() -> None:
-    """Its first round says nothing about it; what comes after does."""
-    reads = HFTarget(target(), chunk=8)
-    policy = Seer((Arm("good", 3),))
-    recorder = method("metasd-ucb", ["good"]).recorder
-    loop = Loop(reads, {"good": EagleDrafter(good("eagle"), reads)}, policy, recorder)
-    request = loop.add([3, 4, 5], Sampling(max_new_tokens=9), keep=True)
-    while loop.open:
-        loop.step()
-    turn = len(policy.contexts)
-    loop.extend(request, [7, 8], Sampling(max_new_tokens=9))
-    while loop.open:
-        loop.step()
-    waits = [bool(context.unavailable) for context in policy.contexts]
-    assert [i for i, wait in enumerate(waits) if wait] == [0, turn]
-    assert not policy.seen[0].outcomes and policy.seen[1].outcomes
-    assert not policy.seen[turn].outcomes
 
 
 def rounds_alone(drafter: EagleDrafter, request: Request, arm: Arm) -> int:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from draftwise.core.arms import Stop
 from draftwise.core.drafts import Job
-from draftwise.core.roles import GradeJob
 from draftwise.drafters.neural.gguf import GgufDrafter, gguf
-from draftwise.models.distributions import warp, warpers
 from draftwise.targets.hf import HFTarget
 from tests.drafters.neural.heads import target
 from tests.drafters.neural.test_lm import (
@@ -71,34 +68,6 @@ def test_a_vocabulary_of_another_size_is_cut_or_filled_with_zeros(size: int, tem
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_grades_under_a_mask_are_those_of_the_drafts(temperature: float) -> None:
     check_grades_under_a_mask(drafter(), HFTarget(target()), temperature)
-
-
-@pytest.mark.parametrize("drafted", [False, True])
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.8, "top_k": 12}], ids=["greedy", "warm"])
-def test_grades_are_those_of_its_own_distributions(settings: dict[str, Any], drafted: bool) -> None:
-    """Read in one pass, or known from the rows that it drafted with."""
-    made, plain, rng = drafter(), Plain(tiny()), Random(2)
-    jobs, expected = [], []
-    for i, text in enumerate(texts()):
-        r = request(i, text, **settings)
-        start, draft = len(text), None
-        if drafted:
-            (draft,) = made.draft([Job(r, 3, rows=True)])
-        likely = int(plain.after(text).argmax())
-        r.tokens += [*(draft.tokens[:2] if draft else [likely]), rng.randrange(VOCAB), rng.randrange(VOCAB)]
-        n = len(r.tokens) - start
-        jobs.append(GradeJob(r, start, [0.5] * n, draft=draft))
-        rows = np.stack([plain.after(r.tokens[: start + k]) for k in range(n)])
-        new = torch.tensor(r.tokens[start:])
-        if settings:
-            q = warp(warpers(r.sampling), torch.from_numpy(rows)).gather(1, new[:, None])[:, 0]
-            expected.append([min(1.0, float(p) / 0.5) for p in q])
-        else:
-            expected.append((torch.from_numpy(rows.argmax(-1)) == new).float().tolist())
-    found = made.grade(jobs)
-    for mine, hand in zip(found, expected, strict=True):
-        assert [grade.accept for grade in mine] == pytest.approx(hand, abs=1e-5)
-    assert any(grade.accept > 0 for mine in found for grade in mine)
 
 
 def test_a_seat_is_what_another_text_has_read() -> None:

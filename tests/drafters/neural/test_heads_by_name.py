@@ -87,8 +87,10 @@ def test_an_engine_without_hidden_states_is_refused() -> None:
 
 
 def test_a_trace_refuses_what_it_cannot_hold(plain_model: Any, tokenizer: Any, tmp_path: Path) -> None:
-    for name, said in (("early-exit", "hidden states"), ("lookahead?width=2", "chains")):
-        decoder = Decoder.from_pretrained(plain_model, tokenizer=tokenizer, drafters=[name])
+    cases = {"early-exit": "hidden states", "lookahead?width=2": "chains"}
+    for names, said in (cases | {"ngram,suffix,cascade:ngram>suffix": "it drafts with the others"}).items():
+        drafters = names.split(",")
+        decoder = Decoder.from_pretrained(plain_model, tokenizer=tokenizer, drafters=drafters)
         with pytest.raises(UserError, match=said):
             record(decoder.loop.target, decoder.loop.pool.drafters, [], tmp_path / "t", GREEDY)
     assert not (tmp_path / "t").exists()

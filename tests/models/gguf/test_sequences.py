@@ -23,8 +23,8 @@ def model(type: str) -> GgufModel:
     """A random model of one layer; its prompt is long enough for all ways in which llama.cpp divides work."""
     path = Path(FOLDER.name) / f"layer-{type}.gguf"
     if type == "Q4_K":
-        write(path.with_suffix(".f32"), "F32")
-        quantize(path.with_suffix(".f32"), path, "q4_k", tell=lambda *_: None)
+        write(path, "F32")
+        quantize(path, "q4_k", tell=lambda *_: None)
     else:
         write(path, type)
     return gguf(str(path)).model

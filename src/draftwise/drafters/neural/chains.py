@@ -43,10 +43,12 @@ class RunsModel:
 
 @dataclass(slots=True)
 class Chain:
-    """A chain while it is drafted."""
+    """A chain while it is drafted, over `vocab_size` tokens, by a drafter that may `sample`."""
 
     job: Job
-    needs: frozenset[str]
+    vocab_size: int
+    sample: bool = True
+    needs: frozenset[str] = field(init=False)
     tokens: list[int] = field(default_factory=list)
     probs: list[float] = field(default_factory=list)
     dist: list[Tensor] = field(default_factory=list)
@@ -57,23 +59,29 @@ class Chain:
     done: bool = False
     read: int = 0  # tokens that the drafting model has read
 
-    def extend(
-        self, row: Tensor, pick: int, hidden: Tensor | None, *, vocab_size: int, sample: bool = True
-    ) -> None:
+    def __post_init__(self) -> None:
+        self.needs = needs(self.job.stops)
+
+    @property
+    def is_sampled(self) -> bool:
+        """True where tokens are sampled; else they are the most likely ones."""
+        return self.sample and not self.job.deterministic and not self.job.request.sampling.greedy
+
+    def extend(self, row: Tensor, pick: int, hidden: Tensor | None) -> None:
         """Choose one more token, append it, and check whether to stop after it.
 
         `row` are the raw logits of the token, shape (drafted vocabulary,), `pick` their argmax (of `picks`),
-        and `hidden` the hidden state that they came from. With `sample` the token is sampled if the request
-        samples. Where the job has a constraint it chooses among the allowed tokens, and ends if it has none.
+        and `hidden` the hidden state that they came from. Where the job has a constraint it chooses among the
+        allowed tokens, and ends if it has none.
         """
-        job = self.job
+        job, vocab_size = self.job, self.vocab_size
         if job.constraint is not None:
             row = job.constraint.mask(self.tokens, row)
             pick = int(row[:vocab_size].argmax())
             if not float(row[pick]) > -inf:
                 self.done = True
                 return
-        if self.is_sampled(sample):
+        if self.is_sampled:
             q = distributions(job.request.sampling, row[None], vocab_size)[0]
             pick = job.choose(self.tokens, q) if job.choose else draw(q, job.request.rng.random())
             self.dist.append(q)
@@ -98,13 +106,13 @@ class Chain:
         rng.setstate(state)
         return numbers
 
-    def take(self, output: DraftOutput, row: int, *, vocab_size: int, is_drawn: bool) -> None:
+    def take(self, output: DraftOutput, row: int) -> None:
         """Append tokens that were drafted at once, up to the one after which a rule stops."""
         for step, token in enumerate(output.tokens[row]):
             probability, *numbers = output.signals[row][step]
-            if is_drawn and output.distributions is not None:
+            if self.is_sampled and output.distributions is not None:
                 self.job.request.rng.random()
-                self.dist.append(padded(output.distributions[row, step], vocab_size))
+                self.dist.append(padded(output.distributions[row, step], self.vocab_size))
                 self.probs.append(probability)
             if self.job.rows:
                 self.rows.append(output.rows[row, step])
@@ -138,22 +146,21 @@ class Chain:
         if job.until is not None and not self.done:
             self.done = job.until(self.tokens)
 
-    def is_sampled(self, sample: bool) -> bool:
-        """Return if tokens are sampled, by a drafter that may `sample`."""
-        return sample and not self.job.deterministic and not self.job.request.sampling.greedy
-
     def unread(self) -> list[int]:
         """Return the tokens that the drafting model is to read next."""
         begin, self.read = self.read, len(self.tokens)
         return self.tokens[begin:]
 
-    def force(self, device: torch.device, *, vocab_size: int, sample: bool = True) -> None:
-        """Append tokens as long as the constraint leaves one: they need no logits."""
-        job = self.job
+    def force(self, device: torch.device) -> None:
+        """Append tokens as long as the constraint leaves one: they need no logits.
+
+        They are read with the tokens before them.
+        """
+        job, vocab_size = self.job, self.vocab_size
         if job.constraint is None or self.done or "hidden" in self.needs:
             return
         for token in job.constraint.forced(self.tokens, job.length - len(self.tokens)):
-            if self.is_sampled(sample):
+            if self.is_sampled:
                 self.dist.append(
                     torch.zeros(vocab_size, device=device).index_fill(0, _index(token, device), 1)
                 )
@@ -181,17 +188,11 @@ class Chain:
         )
 
 
-def picks(chains: Sequence[Chain], logits: Tensor, *, sample: bool) -> list[int]:
+def picks(chains: Sequence[Chain], logits: Tensor) -> list[int]:
     """Return the most likely tokens of logits, shape (rows, vocabulary); 0 if all of these chains sample."""
-    if all(chain.is_sampled(sample) for chain in chains):
+    if all(chain.is_sampled for chain in chains):
         return [0] * len(logits)
     return cast("list[int]", most_likely(logits))
-
-
-def force(chains: Sequence[Chain], device: torch.device, *, vocab_size: int, sample: bool) -> None:
-    """Append what must come next to chains that are not complete; it is read with the tokens before it."""
-    for chain in chains:
-        chain.force(device, vocab_size=vocab_size, sample=sample)
 
 
 def _index(token: int, device: torch.device) -> Tensor:
@@ -225,14 +226,13 @@ def draft_chains(
     at_once: AtOnce | None = None,
 ) -> list[Draft]:
     """Draft a chain for each job; `logits` (jobs, 1, vocabulary) and `states` are those after its text."""
-    chains = [Chain(job, needs(job.stops)) for job in jobs]
+    chains = [Chain(job, vocab_size, sample) for job in jobs]
     while True:
         if at_once is None or not at_once(chains, logits[:, 0]):
-            best = picks(chains, logits[:, 0, :vocab_size], sample=sample)
+            best = picks(chains, logits[:, 0, :vocab_size])
             for i, chain in enumerate(chains):
                 if not chain.done:
-                    hidden = None if states is None else states[i, 0]
-                    chain.extend(logits[i, 0], best[i], hidden, vocab_size=vocab_size, sample=sample)
+                    chain.extend(logits[i, 0], best[i], None if states is None else states[i, 0])
         if all(chain.done for chain in chains):
             return [chain.draft for chain in chains]
         logits, states = step([[] if c.done else c.tokens[-1:] for c in chains], [[0]] * len(jobs), None)
@@ -243,9 +243,7 @@ def draft_at_once(
     chains: Sequence[Chain],
     logits: Tensor,
     *,
-    vocab_size: int,
     size: int,
-    sample: bool,
     allowed: Tensor | None = None,
     states: Tensor | None = None,
     ids: Tensor | None = None,
@@ -257,18 +255,17 @@ def draft_at_once(
     arguments are those of `DraftInput`.
     """
     unfinished = [chain for chain in chains if not chain.done]
-    longest = min(chain.job.length - len(chain.tokens) for chain in unfinished)
     is_cut = any(chain.needs or chain.job.until for chain in unfinished)
+    longest = min(chain.job.length - len(chain.tokens) for chain in unfinished)
     steps = min(longest, PIECE if is_cut else MOST_STEPS)
-    needs_steps = any(c.job.constraint is not None or c.job.choose or "hidden" in c.needs for c in unfinished)
-    if steps < 2 or needs_steps:
+    if steps < 2 or any(c.job.constraint or c.job.choose or "hidden" in c.needs for c in unfinished):
         return None
     given = DraftInput(
         logits,
         steps,
-        vocab_size,
+        chains[0].vocab_size,
         size,
-        [c.uniforms(steps) if not c.done and c.is_sampled(sample) else None for c in chains],
+        [c.uniforms(steps) if not c.done and c.is_sampled else None for c in chains],
         [chain.job.request.sampling for chain in chains],
         allowed,
         any(chain.needs for chain in unfinished),
@@ -280,7 +277,7 @@ def draft_at_once(
     if output is not None:
         for row, chain in enumerate(chains):
             if not chain.done:
-                chain.take(output, row, vocab_size=vocab_size, is_drawn=given.uniforms[row] is not None)
+                chain.take(output, row)
     return output
 
 

@@ -169,14 +169,7 @@ class EagleDrafter(PairDrafter):
         if not self.runner.executor.drafts:
             return False
         output = draft_at_once(
-            self.runner,
-            chains,
-            logits,
-            vocab_size=self.vocab_size,
-            size=self.vocab_size,
-            sample=self.sample,
-            states=self.last[:, 0],
-            ids=self.ids,
+            self.runner, chains, logits, size=self.vocab_size, states=self.last[:, 0], ids=self.ids
         )
         if output is None or output.states is None:
             return False

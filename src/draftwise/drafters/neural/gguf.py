@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ...core.drafts import Draft, Job
 from ...core.request import Request
-from ...core.stops import needs
 from ...errors import UserError
 from ...models.gguf.model import GgufModel
 from ...models.gguf.sequences import CacheType, ContextSize, GpuLayers, Sequences, Threads
@@ -75,15 +74,15 @@ class GgufDrafter(CausalDrafter):
         """Draft one chain per job, none where the text fills the context; unfinished ones share a pass."""
         rooms = [self._room(job.request) for job in jobs]
         jobs = [replace(job, length=min(job.length, room)) for job, room in zip(jobs, rooms, strict=True)]
-        chains = [Chain(job, needs(job.stops)) for job in jobs]
+        chains = [Chain(job, self.vocab_size, self.sample) for job in jobs]
         going = [chain for chain in chains if chain.job.length > 0]
         logits = self._catch_up([chain.job.request for chain in going]) if going else torch.empty((0, 0))
         while going:
             logits = logits[:, : self.vocab_size]
             if self.allowed is not None:
                 logits = logits.masked_fill(~self.allowed, -inf)
-            for chain, row, pick in zip(going, logits, picks(going, logits, sample=self.sample), strict=True):
-                chain.extend(row, pick, None, vocab_size=self.vocab_size, sample=self.sample)
+            for chain, row, pick in zip(going, logits, picks(going, logits), strict=True):
+                chain.extend(row, pick, None)
             going = [chain for chain in going if not chain.done]
             if going:
                 logits = self._step(going)

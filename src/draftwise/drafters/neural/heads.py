@@ -14,7 +14,6 @@ from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import Drafter, GradeJob
-from ...core.stops import needs
 from ...models.runner.hidden_states import Source
 from ...models.weights.timing import DRAFTING
 from .chains import Chain, Step, draft_chains, grades, picks
@@ -127,12 +126,11 @@ class HeadDrafter(Drafter):
                 paths = [tree.path(node) for node in tree.frontier]
                 tree.grow(torch.stack([row_after(tree.depth, path) for path in paths]))
             return tree.draft()
-        chain = Chain(job, needs(job.stops))
+        chain = Chain(job, self.vocab_size, self.sample)
         for place in range(job.length):
             row = row_after(place, chain.tokens)
-            (pick,) = picks([chain], row[None], sample=self.sample)
-            hidden = None if states is None else states[place]
-            chain.extend(row, pick, hidden, vocab_size=self.vocab_size, sample=self.sample)
+            (pick,) = picks([chain], row[None])
+            chain.extend(row, pick, None if states is None else states[place])
             if chain.done:
                 break
         return chain.draft

@@ -17,12 +17,11 @@ from ...core.drafts import Draft, Job, after
 from ...core.outcomes import Grade
 from ...core.request import Request
 from ...core.roles import Drafter, GradeJob
-from ...core.stops import needs
 from ...models.load import embedded
 from ...models.probe import rows_of
 from ...models.runner import PassInput, PassOutput
 from ...models.runner.prefix_cache import PrefixCache, PrefixMemory, length
-from .chains import Chain, RunsModel, draft_at_once, drafted_rows, force, grades, picks
+from .chains import Chain, RunsModel, draft_at_once, drafted_rows, grades, picks
 
 LAST = -1  # the layer after the final norm
 LONG = 16  # from this many pending tokens a row is prefilled in a pass of its own
@@ -207,8 +206,9 @@ class LMDrafter(RunsModel, CausalDrafter):
             jobs = [replace(job, request=self._visible(job.request, len(job.request.tokens))) for job in jobs]
         if self.branches > 1:
             jobs = [replace(job, width=max(job.width, self.branches)) for job in jobs]
-        drafted = [Chain(job, needs(job.stops)) for job in jobs]
-        force(drafted, self.runner.device, vocab_size=self.vocab_size, sample=self.sample)
+        drafted = [Chain(job, self.vocab_size, self.sample) for job in jobs]
+        for chain in drafted:
+            chain.force(self.runner.device)
         chains = [chain for chain in drafted if not chain.done]
         self._watch(chain.needs for chain in chains)
         if chains:
@@ -219,17 +219,17 @@ class LMDrafter(RunsModel, CausalDrafter):
     def _extend(self, chains: Sequence[Chain]) -> None:
         """Draft until all chains are complete; they are those of the first rows, in order."""
         logits = self._catch_up(chains)
-        size, sample = self.vocab_size, self.sample
         while True:
             if not (self.runner.executor.drafts and self._draft_at_once(chains, logits)):
                 if self.allowed is not None:
                     logits = logits.masked_fill(~self.allowed.to(logits.device), -inf)
-                best = picks(chains, logits[:, :size], sample=sample)
+                best = picks(chains, logits[:, : self.vocab_size])
                 for row, chain in enumerate(chains):
                     if not chain.done:
-                        hidden = self.hidden[row] if self.hidden is not None else None
-                        chain.extend(logits[row], best[row], hidden, vocab_size=size, sample=sample)
-                force(chains, self.runner.device, vocab_size=size, sample=sample)
+                        chain.extend(
+                            logits[row], best[row], None if self.hidden is None else self.hidden[row]
+                        )
+                        chain.force(self.runner.device)
             if all(chain.done for chain in chains):
                 return
             logits = self._step(chains)
@@ -237,15 +237,7 @@ class LMDrafter(RunsModel, CausalDrafter):
     def _draft_at_once(self, chains: Sequence[Chain], logits: Tensor) -> bool:
         """Draft several tokens without reading the device between them, where the executor can."""
         done = [chain.done for chain in chains]
-        output = draft_at_once(
-            self.runner,
-            chains,
-            logits[: len(chains)],
-            vocab_size=self.vocab_size,
-            size=self.size,
-            sample=self.sample,
-            allowed=self.allowed,
-        )
+        output = draft_at_once(self.runner, chains, logits, size=self.size, allowed=self.allowed)
         if output is None:
             return False
         for row, chain in enumerate(chains):

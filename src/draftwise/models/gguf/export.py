@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -18,6 +15,7 @@ import numpy as np
 import torch
 
 from ...errors import UserError
+from ...writing import replacing
 from ..load import load_model, load_tokenizer, locate
 from . import vocabulary
 from .library import library, listening, reason
@@ -111,16 +109,17 @@ def export_gguf(
     architecture = find_architecture(loaded.config)
     words = vocabulary.read_vocabulary(tokenizer, loaded.config.vocab_size)
     pre, compared = vocabulary.find_pre_tokenizer(words, tokenizer, tell=tell)
-    with _beside(out) as (part, second):
-        base = type if type in FILE_TYPES else DTYPES.get(loaded.dtype, "f32")
-        name = Path(model.rpartition(":")[2]).name
-        write_gguf(loaded, part, type=base, words=(words, pre), name=name, tell=tell)
-        if type in QUANTIZED:
-            quantize(part, second, type, tell=tell)
-            os.replace(second, part)
-        notes = (*words.notes, *_compare_ends(loaded, tokenizer, GgufTokenizer.from_file(part)))
-        types, fallbacks = _count_tensors(part, type)
-        os.replace(part, out)
+    name = Path(model.rpartition(":")[2]).name
+    try:
+        with replacing(out) as part:
+            base = type if type in FILE_TYPES else DTYPES.get(loaded.dtype, "f32")
+            write_gguf(loaded, part, type=base, words=(words, pre), name=name, tell=tell)
+            if type in QUANTIZED:
+                quantize(part, type, tell=tell)
+            notes = (*words.notes, *_compare_ends(loaded, tokenizer, GgufTokenizer.from_file(part)))
+            types, fallbacks = _count_tensors(part, type)
+    except OSError as error:
+        raise UserError(f"cannot write {str(out)!r}: {error.strerror or error}") from error
     return Exported(
         *(out, type, architecture.name, out.stat().st_size, perf_counter() - start, pre, compared),
         *(types, fallbacks, BLOCKS.get(type, 1), notes),
@@ -167,8 +166,8 @@ def write_gguf(
         writer.close()
 
 
-def quantize(source: Path, out: Path, type: str, *, tell: Tell) -> None:
-    """Write `source` again with its matrices in a smaller type, by llama.cpp's own function."""
+def quantize(path: Path, type: str, *, tell: Tell) -> None:
+    """Replace a file by one with its matrices in a smaller type, by llama.cpp's own function."""
     lib = library()
     params = lib.llama_model_quantize_default_params()
     params.ftype = getattr(lib, QUANTIZED[type])
@@ -177,10 +176,9 @@ def quantize(source: Path, out: Path, type: str, *, tell: Tell) -> None:
         if at := COUNTED.match(line):
             tell("quantising", int(at[1]), int(at[2]))
 
-    with listening(show) as errors:
-        failed = lib.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params))
-    if failed:
-        raise UserError(f"llama.cpp cannot quantise this model to {type} ({reason(errors)})")
+    with replacing(path) as out, listening(show) as errors:
+        if lib.llama_model_quantize(str(path).encode(), str(out).encode(), ctypes.byref(params)):
+            raise UserError(f"llama.cpp cannot quantise this model to {type} ({reason(errors)})")
 
 
 def find_architecture(config: Any) -> Architecture:
@@ -318,16 +316,6 @@ def _check_path(path: str | Path) -> Path:
     if not out.parent.is_dir():
         raise UserError(f"no folder {str(out.parent)!r}: make it first")
     return out
-
-
-@contextmanager
-def _beside(out: Path) -> Iterator[tuple[Path, Path]]:
-    """Two files next to the one to write, which are gone afterwards; a full disk is one clear line."""
-    try:
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as folder:
-            yield Path(folder) / "part.gguf", Path(folder) / "second.gguf"
-    except OSError as error:
-        raise UserError(f"cannot write {str(out)!r}: {error.strerror or error}") from error
 
 
 def _compare_ends(model: Any, tokenizer: Any, converted: GgufTokenizer) -> Iterator[str]:

@@ -20,7 +20,6 @@ from . import repacked
 
 LOG = getLogger(__name__)
 EXTRA = "pip install 'draftwise[gguf]'"
-NEEDED = ("llama_memory_seq_rm", "llama_n_rs_seq", "llama_model_is_hybrid")
 WARNING, SEVERE = 3, 4  # GGML_LOG_LEVEL_WARN, GGML_LOG_LEVEL_ERROR
 UNTILED = ("GGML_CPU_TILED_MM", "0")  # products of many rows round as those of few; read at the first of them
 MAGIC, VERSIONS = b"GGUF", (2, 3)
@@ -38,7 +37,7 @@ def library() -> Any:
     DEBUG.
 
     Raises:
-        UserError: it is not installed, is too old, or its shared library cannot be loaded.
+        UserError: it is not installed, or its shared library cannot be loaded.
     """
     try:
         module = import_module("llama_cpp")
@@ -48,9 +47,6 @@ def library() -> Any:
         why = str(error).splitlines()[0]
         raise UserError(f"llama-cpp-python cannot be loaded ({why}): install it again, {EXTRA}") from error
     os.environ.setdefault(*UNTILED)
-    missing = next((name for name in NEEDED if not hasattr(module, name)), None)
-    if missing:
-        raise UserError(f"llama-cpp-python is too old (it has no {missing}): {EXTRA}")
     _CALLBACKS.append(module.llama_log_callback(_log))
     module.llama_log_set(_CALLBACKS[-1], ctypes.c_void_p(0))
     module.llama_backend_init()
@@ -100,7 +96,7 @@ def load(path: str | Path, **params: Any) -> Any:
     check(path)
     lib, file = library(), find_file(str(path))
     settings = lib.llama_model_default_params()
-    if hasattr(settings, "use_extra_bufts") and not {"use_extra_bufts", "vocab_only"} & params.keys():
+    if not {"use_extra_bufts", "vocab_only"} & params.keys():
         settings.use_extra_bufts = repacked.works(lib)
     for key, value in params.items():
         setattr(settings, key, value)

@@ -259,6 +259,7 @@ class GgufModel:
         self.stateful = bool(
             api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle)
         )
+        self.file_type = api.llama_model_ftype(self.handle) & ~api.LLAMA_FTYPE_GUESSED
         LOG.info("loaded %s: %s, in %.2f s", path, self.description, perf_counter() - start)
 
     def __repr__(self) -> str:
@@ -279,16 +280,15 @@ class GgufModel:
     @property
     def cache(self) -> str:
         """The precision of keys and values: float32 where all weights are, else llama.cpp's default."""
-        kind = self.api.llama_model_ftype(self.handle) & ~self.api.LLAMA_FTYPE_GUESSED
-        return "f32" if kind == self.api.LLAMA_FTYPE_ALL_F32 else "f16"
+        return "f32" if self.file_type == self.api.LLAMA_FTYPE_ALL_F32 else "f16"
 
     @cached_property
     def floating(self) -> bool:
         """Whether matrices are float: most of them, or those that choose among experts."""
-        api, kind = self.api, self.api.llama_model_ftype(self.handle) & ~self.api.LLAMA_FTYPE_GUESSED
+        api = self.api
         most = (api.LLAMA_FTYPE_ALL_F32, api.LLAMA_FTYPE_MOSTLY_F16, api.LLAMA_FTYPE_MOSTLY_BF16)
         experts = metadata(self.handle, f"{metadata(self.handle, 'general.architecture')}.expert_count")
-        return kind in most or int(experts or 0) > 0
+        return self.file_type in most or int(experts or 0) > 0
 
     @property
     def has_vocabulary(self) -> bool:

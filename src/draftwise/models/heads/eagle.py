@@ -354,7 +354,7 @@ def finish_head(head: Head, published: Published, target: Any) -> Head:
     """Fill a head with the tensors that were read, on the target's device and in its dtype."""
     head = beside(head, target)
     fill(head, complete_tensors(published, head), published.name)
-    warn_of_other_target(published.name, target)
+    warn_of_other_target(published, target)
     return head.eval()
 
 

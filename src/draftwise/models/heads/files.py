@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from ...errors import DraftwiseWarning, UserError
 from ...writing import replacing, write_text
-from ..load import resolve
+from ..load import explained, resolve
 
 KINDS = ("eagle", "eagle3", "peagle", "dflash", "mtp")
 PICKLED = ("pytorch_model.bin", "medusa_lm_head.pt")
@@ -35,23 +35,13 @@ def folder_of(name: str) -> Path:
     """
     folder = Path(resolve(name))
     if not folder.is_dir():
-        folder = _download(name)
+        from huggingface_hub import snapshot_download
+
+        with explained(name, "head"):
+            folder = Path(snapshot_download(name, allow_patterns=WANTED))
     if not (folder / "config.json").is_file():
         raise UserError(f"head {name!r} has no config.json: give the folder that holds it and the weights")
     return folder
-
-
-def _download(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=WANTED))
-    except (OSError, ValueError, HfHubHTTPError, LocalEntryNotFoundError) as error:
-        raise UserError(
-            f"cannot load the head {name!r}: {str(error).splitlines()[0].rstrip('. ')}; check the name, the "
-            "network and your access to it, or name a local folder"
-        ) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -132,7 +122,8 @@ class Published:
     """A head as it was read: its name, its kind, its settings and its tensors.
 
     `settings` are those of config.json, those of its decoder layers, and those that only one format has, in
-    one mapping. `layers_kind` is the kind of model that its decoder layers are of.
+    one mapping. `layers_kind` is the kind of model that its decoder layers are of, and `verifier` says which
+    target it was made for.
     """
 
     name: str
@@ -140,6 +131,7 @@ class Published:
     layers_kind: str
     settings: Mapping[str, Any]
     tensors: dict[str, Tensor]
+    verifier: Mapping[str, Any]
 
     @property
     def own(self) -> Sequence[str]:
@@ -182,10 +174,12 @@ def read_head(name: str) -> Published:
     settings |= {key: raw[key] for key in ("architectures",) if key in raw}
     masks = [place[key] for place in (raw, dflash) for key in MASKS if place.get(key) is not None]
     settings |= {"mask_token_id": masks[0]} if masks else {}
-    methods = (raw.get("speculators_config") or {}).get("proposal_methods") or [{}]
+    library = raw.get("speculators_config") or {}
+    methods = library.get("proposal_methods") or [{}]
     settings["longest"] = int(methods[0].get("speculative_tokens") or 0)
     layers = str(inner.get("model_type") or "qwen3") if named_kind is not None else _layers_kind(tensors)
-    return Published(name, named_kind or _head_kind(raw, tensors), layers, settings, tensors)
+    kind = named_kind or _head_kind(raw, tensors)
+    return Published(name, kind, layers, settings, tensors, library.get("verifier") or {})
 
 
 def _head_kind(raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -223,13 +217,13 @@ def _rename_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return renamed
 
 
-def warn_of_other_target(name: str, target: Any) -> None:
+def warn_of_other_target(published: Published, target: Any) -> None:
     """Warn if a head in the `speculators` format names another target than this one.
 
     The names decide, without the folders before them; architectures where one has no name. Text stays exact
     with any head; a model fine-tuned from the one that it names may accept as much.
     """
-    verifier = (read_config(folder_of(name)).get("speculators_config") or {}).get("verifier") or {}
+    verifier = published.verifier
     named_target, kinds = str(verifier.get("name_or_path") or ""), verifier.get("architectures") or []
     own_name, kind = str(getattr(target, "name_or_path", "") or ""), type(target).__name__
     ends = {path.rstrip("/").rpartition("/")[2].lower() for path in (named_target, own_name)}
@@ -237,7 +231,7 @@ def warn_of_other_target(name: str, target: Any) -> None:
     if not same:
         named = ", ".join(kinds) or "no architecture named"
         warnings.warn(
-            f"head {name!r} was made for {named_target or 'a target'} ({named}), and the target is "
+            f"head {published.name!r} was made for {named_target or 'a target'} ({named}), and the target is "
             f"{own_name or 'unnamed'} ({kind}): it may accept little; {OTHER_TARGET}",
             DraftwiseWarning,
             stacklevel=2,

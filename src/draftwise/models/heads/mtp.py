@@ -22,6 +22,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from ...errors import UserError
 from ..cache_names import name_for
 from ..memory import AFTER, is_mtp_tensor
+from ..runner.hidden_states import layers_of
 from ..stages import quiet
 from .eagle import PairHead
 from .files import folder_of, read_tensors
@@ -104,7 +105,8 @@ def load_mtp(name: str | Path, target: Any) -> Mtp:
             f"mtp, and none of a layer after {depth - 1}; name the folder that holds it, mtp?folder=FOLDER, "
             "or use another drafter"
         )
-    blocks, path = _find_blocks(target, depth)
+    blocks = layers_of(target)
+    path = next(name for name, module in target.named_modules() if module is blocks)
     if not hasattr(target.get_decoder(), "rotary_emb") or not hasattr(blocks[-1], "input_layernorm"):
         raise UserError(
             f"model {str(name)!r}: multi-token prediction for {type(target).__name__} is not supported, "
@@ -219,15 +221,6 @@ def _unknown(name: str, key: str) -> UserError:
 
 
 # -- one more decoder layer of the model's own kind --------------------------------------------------------
-
-
-def _find_blocks(target: Any, depth: int) -> tuple[nn.ModuleList, str]:
-    """The decoder layers of a model, and the list's name in it."""
-    body = target.get_decoder()
-    for module in body.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == depth:
-            return module, next(name for name, other in target.named_modules() if other is module)
-    raise UserError(f"{type(body).__name__} shows no list of its {depth} layers to draft with one more")
 
 
 def _convert(

@@ -126,7 +126,7 @@ def layers_of(model: Any) -> nn.ModuleList:
     for module in body.modules():
         if isinstance(module, nn.ModuleList) and len(module) == depth:
             return module
-    raise UserError(f"{type(body).__name__} shows no list of its {depth} layers to read features from")
+    raise UserError(f"{type(body).__name__} shows no list of its {depth} layers: choose another drafter")
 
 
 def _take_output(latest: States, layer: int, module: nn.Module, inputs: Any, output: Any) -> None:
