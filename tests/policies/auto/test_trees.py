@@ -252,7 +252,8 @@ def test_the_first_trees_of_a_head_are_trials_and_no_chain_learns_from_their_sig
     assert policy.arms[policy.choose(Context(), Random(0)).arm].width == 1, "its nodes are not sampled"
     policy.beside = frozenset({0})
     decision = policy.choose(Context(), Random(0))
-    assert policy.arms[decision.arm].width == WIDTH and not policy.trial, "siblings have the price of a chain"
+    played = policy.arms[decision.arm].width, policy.trial
+    assert played == (WIDTH, False), "siblings have the price of a chain"
     signals = tuple(Signals(0.0, 0.0, 0.0, 0.5) for _ in range(4))
     policy.learn(Feedback(0, decision, (Outcome(decision.arm, 1, 4, signals=signals),)))
     assert policy.calibrations[0].seen == 0.0, "its siblings are no later tokens"
