@@ -23,8 +23,7 @@ from ...core.request_round import unfailed
 from ...core.roles import GradeJob, Scores
 from ...core.round import Round, Seconds
 from ...core.stops import needs
-from ...drafters.cascade import CascadeDrafter
-from ...drafters.together import merged
+from ...drafters.cascade import CascadeDrafter, merged
 from ...errors import UserError, one_line
 from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method
