@@ -39,7 +39,8 @@ def test_every_argument_is_in_the_table() -> None:
 
 def written(target: Any, **given: Any) -> torch.Tensor:
     """The ids of a batch; the attention mask is made of the padding."""
-    given = {"inputs": IDS, "max_new_tokens": 12, "pad_token_id": 0, "eos_token_id": 15} | given
+    usual: dict[str, Any] = {"inputs": IDS, "max_new_tokens": 12, "pad_token_id": 0, "eos_token_id": 15}
+    given = usual | given
     if given["inputs"] is not None and given["inputs"].shape == IDS.shape:
         given.setdefault("attention_mask", (IDS != 0).long())
     torch.manual_seed(0)

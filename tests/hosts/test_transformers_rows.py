@@ -291,8 +291,12 @@ def test_an_error_that_a_device_shows_late_ends_the_call(
     def read() -> Any:
         raise ArithmeticError("an illegal access")
 
+    def scores(*_: Any) -> Any:
+        passes.append(1)
+        return read
+
     with monkeypatch.context() as patch:
-        patch.setattr(HFTarget, "_scores", lambda *_: passes.append(1) or read)
+        patch.setattr(HFTarget, "_scores", scores)
         with pytest.raises(ArithmeticError, match="an illegal access"):
             target.generate(**BATCH, max_new_tokens=16, logits_processor=[Mean()], custom_generate=method())
     assert len(passes) == 1

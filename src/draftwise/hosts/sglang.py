@@ -109,7 +109,8 @@ class LengthPolicy:
         self.rng, self.clock = Random(seed), clock
         self.tiers: dict[int, Tier] = {}
         self.savers: list[Saver] = []
-        of = {"name": policy, "target": target, "drafters": {DRAFTER: DrafterSpec(DRAFTER, text=drafter)}}
+        drafters = {DRAFTER: DrafterSpec(DRAFTER, text=drafter)}
+        of: dict[str, Any] = {"name": policy, "target": target, "drafters": drafters}
         for size in sorted(candidates):
             steps = sorted(set(candidates[size]))
             tier = Tier(steps, max((n for n in steps if n <= initial), default=steps[0]))

@@ -103,7 +103,7 @@ class PromptedTarget:
     steps: Steps
 
     def __init__(self, model: Any) -> None:
-        self.model = model
+        self.model, self.encodes = model, bool(model.config.is_encoder_decoder)
         text = model.config.get_text_config(decoder=True)
         # A quantised head has no weight of that shape.
         self.vocab_size = int(getattr(model.get_output_embeddings(), "out_features", text.vocab_size))

@@ -44,7 +44,7 @@ class DrafterMetrics:
         seconds = {(): counts["overhead_seconds"]}
         yield self._counter("proposer_overhead_seconds", OVERHEAD, seconds)
 
-    def _counter(self, name: str, text: str, values: Mapping[tuple[str, ...], float], *labels: str) -> Any:
+    def _counter(self, name: str, text: str, values: Mapping[Any, float], *labels: str) -> Any:
         family = CounterMetricFamily(f"draftwise:{name}", text, labels=["model_name", "engine", *labels])
         for key, value in values.items():
             family.add_metric([*self.labels, *key], value)
