@@ -284,13 +284,14 @@ def test_what_a_drafter_drew_is_not_held_against_the_text() -> None:
     assert any(r.accepted for r in rounds) and ear.losses and all(dice is None for _, dice in ear.losses)
 
 
-@pytest.mark.parametrize(("drafter", "faults"), [(Dice(), 0), (Unable(TARGET), 1)])
-def test_auto_goes_on_where_a_drafter_cannot_be_graded(drafter: Drafter, faults: int) -> None:
+@pytest.mark.parametrize("drafter", [Dice(), Unable(TARGET)])
+def test_auto_goes_on_where_a_drafter_cannot_be_graded(drafter: Drafter) -> None:
     best = method("auto", ["bad"])
     zero = SimTarget(lambda history: np.eye(V)[0] * 9.0, V)
     loop = Loop(zero, {"bad": drafter}, best.policy, best.recorder)
     rounds = list(loop.run([PROMPT] * 3, Sampling(max_new_tokens=60)))
-    assert loop.faults["bad"] == faults and any(r.drafted for r in rounds) is (faults == 0)
+    is_unable = isinstance(drafter, Unable)
+    assert (loop.faults["bad"] > 0) is is_unable is not any(r.drafted for r in rounds)
     assert [t for r in rounds for t in r.tokens] == [0] * 180
 
 
