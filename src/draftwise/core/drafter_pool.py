@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from math import inf
+from operator import methodcaller
 from time import perf_counter
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -90,7 +91,9 @@ class DrafterPool:
             return NOBODY
         not_ready = set(self.reading.unread_by(request))
         for name, waiter in self.waiters.items():
-            if name not in request.disabled and not self._answer(name, [request], waiter.ready, request):
+            if name not in request.disabled and not self._answer(
+                name, [request], methodcaller("ready", request), waiter
+            ):
                 not_ready.add(name)
         return frozenset(not_ready)
 
@@ -138,7 +141,9 @@ class DrafterPool:
             return False
         name, request = found
         preparer = self.reading.preparers[name]
-        if name in request.disabled or not self._answer(name, [request], preparer.prepare, request):
+        if name in request.disabled or not self._answer(
+            name, [request], methodcaller("prepare", request), preparer
+        ):
             self.reading.done(name, request)
         return True
 
@@ -263,7 +268,7 @@ class DrafterPool:
 
     def close(self, request: Request) -> None:
         for name, drafter in self.drafters.items():
-            self._answer(name, [request], drafter.close, request)
+            self._answer(name, [request], methodcaller("close", request), drafter)
         self._observed.pop(request.id, None)
         self._read.pop(request.id, None)
         self._warnings.pop(request.id, None)
@@ -287,7 +292,10 @@ class DrafterPool:
     def _answer(
         self, name: str, requests: Sequence[Request], call: Callable[..., Answer], *given: Any
     ) -> Answer | None:
-        """What a drafter answers; None, and a fault in these requests, if it raises."""
+        """What a drafter answers; None, and a fault in these requests, if it raises.
+
+        `call` looks its method up: a lookup that raises is a fault as well.
+        """
         try:
             return call(*given)
         except Exception as error:

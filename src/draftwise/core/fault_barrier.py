@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from random import Random
-from typing import Any
 from warnings import warn
 
 from ..errors import DraftwiseWarning, one_line
@@ -49,14 +48,22 @@ class FaultBarrier:
             return UNDECIDED, PLAIN, self._blame(error)
 
     def rests(self, batch_size: int) -> tuple[bool, str]:
-        if self.rester is None:
-            return False, ""
-        rests, fault = self._try(self.rester.rests, batch_size)
-        return bool(rests), fault
+        """Return whether the policy leaves out this round."""
+        if self.rester is not None:
+            try:
+                return self.rester.rests(batch_size), ""
+            except Exception as error:
+                return False, self._blame(error)
+        return False, ""
 
     def plan(self, contexts: Sequence[Context]) -> str:
         """Show a policy that looks at all requests of a round what it will decide."""
-        return "" if self.planner is None else self._try(self.planner.plan, contexts)[1]
+        if self.planner is not None:
+            try:
+                self.planner.plan(contexts)
+            except Exception as error:
+                return self._blame(error)
+        return ""
 
     def grade(self, batch: Sequence[RoundRecord], graders: Graders) -> tuple[Sequence[Feedback], str]:
         """Return the recorder's feedback on some rounds, as far as it does not come with `catch_up`."""
@@ -89,8 +96,10 @@ class FaultBarrier:
         """Pass feedback to the policy; an error in one piece does not stop the next."""
         said = ""
         for known in feedback:
-            _, fault = self._try(self.policy.learn, known)
-            said = said or fault
+            try:
+                self.policy.learn(known)
+            except Exception as error:
+                said = said or self._blame(error)
         return said
 
     def open(self, request: Request) -> None:
@@ -108,13 +117,6 @@ class FaultBarrier:
                 self.policy.learn(known)
         with self._warned():
             self.policy.close(request.id)
-
-    def _try(self, call: Callable[..., Any], *given: Any) -> tuple[Any, str]:
-        """What `call` returns, and "": or None and its error."""
-        try:
-            return call(*given), ""
-        except Exception as error:
-            return None, self._blame(error)
 
     @contextmanager
     def _warned(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from draftwise.cli import prepare as cli
+from draftwise.cli import app as cli
 from draftwise.drafters.lookup.datastore import (
     DEPTH,
     Datastore,
@@ -325,7 +325,8 @@ def test_command_builds_and_reports(tmp_path: Path, asked: list[tuple[str, bool]
     (tmp_path / "a.txt").write_text("abcabc")
     (tmp_path / "b.txt").write_text("def")
     out = tmp_path / "store"
-    arguments = ["build", str(tmp_path / "a.txt"), str(tmp_path / "b.txt"), "--tokenizer", "some/model"]
+    corpus = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    arguments = ["datastore", "build", *corpus, "--tokenizer", "some/model"]
     done = CliRunner().invoke(cli.app, [*arguments, "--out", str(out), "--json"])
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
