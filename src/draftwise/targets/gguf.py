@@ -16,8 +16,9 @@ from ..core.roles import Scores
 from ..errors import DraftwiseWarning, UserError
 from ..models.distributions import Chain
 from ..models.gguf.model import GgufModel
-from ..models.gguf.sequences import CacheType, ContextSize, GpuLayers, Part, Sequences, Threads
+from ..models.gguf.sequences import Part, Sequences
 from ..models.runner.positions import ENDLESS
+from ..registry import Within
 from .scores import GreedyScores, SampledScores, plain
 
 LONG = 16  # from this many pending tokens a text of several is read ahead of the pass of all
@@ -159,10 +160,12 @@ def _refuse_trees(batch: Sequence[tuple[Request, Draft]]) -> None:
 def gguf(
     path: str,
     *,
-    context: ContextSize = 0,
-    threads: Threads = 0,
-    gpu_layers: GpuLayers = -1,
-    cache: CacheType = "auto",
+    context: Annotated[int, "most tokens of a text; 0: what the model was trained for", Within(0)] = 0,
+    threads: Annotated[int, "threads of llama.cpp; 0: as many as PyTorch has", Within(0)] = 0,
+    gpu_layers: Annotated[
+        int, "layers on the GPU, where llama.cpp was built for one; -1: all", Within(-1)
+    ] = -1,
+    cache: Annotated[str, "precision of keys and values: auto, f32, f16, bf16 or q8_0"] = "auto",
     exact: Annotated[bool, "on a CPU: texts depend on no draft, other text or number of threads"] = True,
 ) -> GgufTarget:
     """A GGUF file as target, run by llama.cpp.

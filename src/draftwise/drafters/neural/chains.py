@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, nan
-from typing import Annotated, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from ...models.runner import ModelRunner
 from ...models.runner.drafts import MOST_STEPS, DraftInput, DraftOutput
 
 CHOSEN = frozenset({"chosen"})  # alone, one operation is enough
-Sample = Annotated[bool, "draw drafts where the request draws; false: always the most probable"]
 PIECE = 4  # tokens that are drafted without a read where a rule may cut the draft
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -14,11 +14,12 @@ from ...core.drafts import Draft, Job
 from ...core.request import Request
 from ...errors import UserError
 from ...models.gguf.model import GgufModel
-from ...models.gguf.sequences import CacheType, ContextSize, GpuLayers, Sequences, Threads
+from ...models.gguf.sequences import Sequences
 from ...models.load import disagreement
-from .chains import Chain, Sample, picks
+from ...registry import Within
+from .chains import Chain, picks
 from .lm import CachedText, CausalDrafter
-from .translated import TranslatedDrafter, VocabularyWay, check_unused
+from .translated import TranslatedDrafter, check_unused
 
 PIECE = 256  # tokens of a text that is read between the rounds of others
 
@@ -141,12 +142,16 @@ def gguf(
     vocab_size: int,
     tokenizer: Any = None,
     *,
-    sample: Sample = True,
-    context: ContextSize = 0,
-    threads: Threads = 0,
-    gpu_layers: GpuLayers = -1,
-    cache: CacheType = "auto",
-    vocabulary: VocabularyWay = "auto",
+    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    context: Annotated[int, "most tokens of a text; 0: what the model was trained for", Within(0)] = 0,
+    threads: Annotated[int, "threads of llama.cpp; 0: as many as PyTorch has", Within(0)] = 0,
+    gpu_layers: Annotated[
+        int, "layers on the GPU, where llama.cpp was built for one; -1: all", Within(-1)
+    ] = -1,
+    cache: Annotated[str, "precision of keys and values: auto, f32, f16, bf16 or q8_0"] = "auto",
+    vocabulary: Annotated[
+        str, "with another tokenizer than the target's: text, shared tokens, or auto"
+    ] = "auto",
 ) -> GgufDrafter | TranslatedDrafter:
     """Drafts with a smaller model in a GGUF file, run by llama.cpp.
 

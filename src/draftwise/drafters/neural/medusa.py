@@ -19,9 +19,8 @@ from ...errors import UserError
 from ...models.heads.medusa import Medusa, load_medusa
 from ...models.runner.hidden_states import Source
 from ...registry import Within
-from .chains import Sample
 from .heads import MISS, HeadDrafter, later
-from .trees import Width, sparse
+from .trees import sparse
 
 TREES = ("joint", "fixed")
 CANDIDATES = 16  # tokens of each head that are rescored
@@ -166,8 +165,8 @@ def medusa(
     path: str,
     target: Source,
     *,
-    width: Width = 1,
-    sample: Sample = True,
+    width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes", Within(1)] = 1,
+    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
     tree: Annotated[str, "joint: the most probable paths; fixed: the tree of the paper"] = "joint",
     top: Annotated[int, "tokens of each head that are considered", Within(1)] = 10,
     rescore: Annotated[

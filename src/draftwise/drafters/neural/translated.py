@@ -21,11 +21,10 @@ from ...models.runner.prefix_cache import PrefixMemory, StoresPrefixes
 from ...registry import Within
 from ..lookup.picked import chain
 from ..translation import Reading, codec_of, continued, shared_tokens
-from .chains import Sample, grades, signals
+from .chains import grades, signals
 from .lm import LMDrafter
 
 WAYS = ("auto", "text", "shared")
-VocabularyWay = Annotated[str, "with another tokenizer than the target's: text, shared tokens, or auto"]
 ENOUGH = 0.25  # of the smaller vocabulary: with fewer shared tokens, sampled texts are drafted by text, too
 CERTAINTY = attrgetter("chosen")
 FINEST = 3.0  # most tokens of the drafter for one of the target
@@ -336,10 +335,12 @@ def lm(
     vocab_size: int,
     tokenizers: tuple[Any, Any] | None = None,
     *,
-    sample: Sample = True,
+    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
     window: Annotated[int, "latest tokens that it sees; 0: all", Within(0)] = 0,
     sinks: Annotated[int, "first tokens that it sees beside the window", Within(0)] = 4,
-    vocabulary: VocabularyWay = "auto",
+    vocabulary: Annotated[
+        str, "with another tokenizer than the target's: text, shared tokens, or auto"
+    ] = "auto",
     width: Annotated[int, "nodes for each token: it, and the most likely others", Within(1)] = 1,
     probe: Annotated[bool, "check how the model can be read"] = True,
 ) -> LMDrafter | TranslatedDrafter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp
-from typing import Annotated, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -13,12 +13,7 @@ from ...core.arms import Stop
 from ...core.drafts import Draft, Job, Signals
 from ...core.stops import factor, needs, stop
 from ...models.runner.drafts import TreeInput, TreeLevel
-from ...registry import Within
 from .chains import Step, signals
-
-Width = Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes", Within(1)]
-Top = Annotated[int, "tokens tried after each node of a tree", Within(1)]
-Gain = Annotated[float, "least gain in accepted tokens per added node; 0: no limit", Within(0)]
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...errors import UserError
-from ...registry import Within
 from ..threads import THREADS
 from .library import listening, reason
 from .model import GgufModel
@@ -23,10 +22,6 @@ BATCH = 512  # most tokens of a pass
 OUTPUTS = 256  # most rows of logits of a pass: llama.cpp reserves memory for them
 ROLLBACK = 16  # states kept of each text, for models that llama.cpp can take back that way
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
-ContextSize = Annotated[int, "most tokens of a text; 0: what the model was trained for", Within(0)]
-Threads = Annotated[int, "threads of llama.cpp; 0: as many as PyTorch has", Within(0)]
-GpuLayers = Annotated[int, "layers on the GPU, where llama.cpp was built for one; -1: all", Within(-1)]
-CacheType = Annotated[str, "precision of keys and values: auto, f32, f16, bf16 or q8_0"]
 NO_ROOM = 1  # what llama_decode returns where no cell is free
 
 
