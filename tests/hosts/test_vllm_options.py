@@ -169,8 +169,7 @@ def test_a_policy_is_checked_as_for_a_decoder(monkeypatch: pytest.MonkeyPatch) -
     specialists = [f"zoo:{name}" for name in ("code", "math", "qa", "sql", "summarization", "translation")]
     routed = draftwise.vllm_config(drafters=specialists, policy="router:zoo:router")
     build(routed)
-    fingerprint = "draftwise.drafters.lookup.datastore.tokenizer_fingerprint"
-    monkeypatch.setattr(fingerprint, lambda vocabulary: "another")
+    monkeypatch.setattr("draftwise.build.tokenizer_fingerprint", lambda vocabulary: "another")
     with pytest.raises(UserError, match="tokenizer"):
         build(routed)
 

@@ -38,7 +38,8 @@ from ...errors import UserError
 from ..arms import in_use
 from . import files
 
-SAID = {"format": "draftwise-router", "version": "1"}
+FORMAT, VERSION = "draftwise-router", "1"
+SAID = {"format": FORMAT, "version": VERSION}
 FILE = "model.safetensors"
 Array = NDArray[Any]
 
