@@ -28,12 +28,13 @@ def overlaps(draft: Draft, logits: Tensor) -> list[float]:
     p = logits[above].float().softmax(-1)
     tokens = torch.tensor(draft.tokens, device=logits.device)[:, None]
     own = p.gather(1, tokens)[:, 0]
-    if draft.rows is None or draft.parents[: len(draft.rows)] != tuple(range(-1, len(draft.rows) - 1)):
+    if (given := draft.rows) is None:
         return cast("list[float]", own.tolist())
-    given = draft.rows
     rows = given if isinstance(given, Tensor) else torch.stack([torch.as_tensor(row) for row in given])
     q = rows.to(p.device).float().softmax(-1)
     n, shared = len(q), min(p.shape[-1], q.shape[-1])  # tokens in one vocabulary only have no overlap
+    if draft.parents[:n] != tuple(range(-1, n - 1)):  # a tree of picked nodes
+        return cast("list[float]", own.tolist())
     chain = torch.minimum(p[:n, :shared], q[:, :shared]).sum(-1)
     ids, beside = tokens[n:].clamp(max=q.shape[-1] - 1), above[n:].clamp(max=n - 1)
     drafted = q[beside].gather(1, ids)[:, 0] * ((above[n:] < n) & (tokens[n:, 0] < q.shape[-1]))
