@@ -239,3 +239,26 @@ def test_who_is_not_ready_is_waited_for() -> None:
     both = team(late=Late(), echo=Echo())
     assert [both.find_not_ready(request([1], id=id)) for id in (0, 1)] == [frozenset(), frozenset({"late"})]
     assert team(echo=Echo()).find_not_ready(request([1])) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("drafts", "reads", "wide"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_a_wide_draft_needs_a_drafter_and_a_target_for_it(drafts: bool, reads: bool, wide: bool) -> None:
+    drafter: Any = Echo()
+    drafter.drafts_trees = drafter.drafts_siblings = lambda: drafts
+    pool = DrafterPool({"one": drafter}, vocab_size=99, can_read_trees=lambda: reads)
+    assert pool.drafts_trees("one") is pool.drafts_siblings("one") is wide
+    assert not DrafterPool({"one": drafter}, vocab_size=99).drafts_trees("one"), (
+        "nothing is known of the target"
+    )
+
+
+def test_a_probe_that_fails_is_no_fault_of_a_policy() -> None:
+    def fail() -> bool:
+        raise RuntimeError("out of memory")
+
+    drafter: Any = Echo()
+    drafter.drafts_siblings = lambda: True
+    pool = DrafterPool({"one": drafter}, vocab_size=99, can_read_trees=fail)
+    assert not pool.drafts_siblings("one")

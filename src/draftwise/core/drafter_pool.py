@@ -181,8 +181,8 @@ class DrafterPool:
         return self._drafts(name, "drafts_siblings")
 
     def _drafts(self, name: str, what: str) -> bool:
-        drafts = self._property(name, what, lambda method: bool(method()), False)
-        return drafts and self.can_read_trees is not None and self.can_read_trees()
+        read = self.can_read_trees
+        return self._property(name, what, lambda method: bool(method() and read and read()), False)
 
     def guess(self, name: str, request: Request, at: int, arm: Arm) -> tuple[int, ...] | None:
         guesser = self.guessers.get(name)
