@@ -68,7 +68,8 @@ def make_prompts(data: Path, scale: float = 1.0) -> list[Row]:
         ]
     requests = [one.format(topic) for one in REQUESTS for topic in TOPICS]
     rng.shuffle(requests)
-    rows += [{"prompt": one, "domain": "text", "source": OWN} for one in requests[: round(REQUESTED * min(scale, 1.0))]]
+    own = requests[: round(REQUESTED * min(scale, 1.0))]  # the others are for tests
+    rows += [{"prompt": one, "domain": "text", "source": OWN} for one in own]
     rng.shuffle(rows)
     return rows
 
