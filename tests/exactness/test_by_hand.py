@@ -208,6 +208,17 @@ def test_overlaps_of_sampled_chains_are_one_less_total_variation(narrow: bool) -
         assert found[k] == pytest.approx(float(shared.sum()), abs=1e-6)
 
 
+def test_a_sibling_of_a_chain_overlaps_by_what_its_token_adds() -> None:
+    """The chain's own overlap and those of its siblings are the chance that one of them is accepted."""
+    rows = [LOGITS[1], LOGITS[0]]
+    draft = Draft((1, 2, 0, 3), (-1, 0, -1, 0), probs=(0.5, 0.5), dist=rows, rows=rows)
+    p, q = ([softmax(row.numpy().astype(np.float64)) for row in some] for some in (LOGITS[:2], rows))
+    chain = [float(np.minimum(a, b).sum()) for a, b in zip(p, q, strict=True)]
+    beside = [max(0.0, float(p[k][token] - q[k][token])) for k, token in enumerate((0, 3))]
+    assert max(beside) > 0.0
+    assert scores(draft, temperature=1.0).overlaps() == pytest.approx([*chain, *beside], abs=1e-6)
+
+
 @pytest.mark.parametrize("draft", [CHAIN, TREE], ids=["chain", "tree"])
 def test_overlaps_of_picked_tokens_are_the_targets_own_probability(draft: Draft) -> None:
     rows = [LOGITS[0]] * 3 if draft is TREE else None

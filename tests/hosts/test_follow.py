@@ -296,3 +296,14 @@ def test_a_policy_that_raises_costs_the_engine_drafts_and_no_text(
     totals = follow.totals()
     assert totals["drafters"]["policy"]["num_faults"] == len(calls) // 3 > 0
     assert sum(d["num_accepted_tokens"] for d in totals["drafters"].values()) > 0 and not follow.open
+
+
+def test_trees_beside_chains_are_left_alone_and_trees_alone_refused() -> None:
+    """`auto` has both, and asks whether trees can be verified."""
+    drafter = SimDrafter(markov(np.eye(4)))
+    both = method("auto", ["zoo:general"])
+    assert any(arm.width > 1 for arm in both.policy.arms)
+    Follower({"zoo:general": drafter}, both, vocab_size=4)
+    trees = Method(BanditPolicy((Arm("one", 2, width=2),), Uniform), Bandit(reward("accepted"), 2))
+    with pytest.raises(UserError, match="drafts trees"):
+        Follower({"one": drafter}, trees, vocab_size=4)

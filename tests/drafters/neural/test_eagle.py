@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from draftwise.core.arms import Arm, Stop
-from draftwise.core.drafts import Draft, Job
+from draftwise.core.drafts import Draft, Job, Verdict
 from draftwise.core.loop import Loop
 from draftwise.core.request import Request
 from draftwise.core.roles import GradeJob
@@ -312,3 +312,28 @@ def test_grades_fall_with_the_depth_of_a_draft_as_its_own_drafts_did() -> None:
     assert grade.at(0)[0] == grade.accept
     assert grade.at(1) == pytest.approx((grade.accept * factor, grade.overlap * factor))
     assert grade.at(9) == grade.at(1)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "options", "kind"),
+    [(0.0, {}, "tree"), (1.0, {}, "siblings"), (1.0, {"sample": False}, "tree"), (1.0, {"width": 3}, "tree")],
+)
+def test_a_wide_arm_gets_a_tree_or_where_text_is_sampled_siblings(
+    temperature: float, options: Any, kind: str
+) -> None:
+    made = target()
+    reads = HFTarget(made)
+    drafter = EagleDrafter(random_eagle(made), reads, **options)
+    one = Request(0, [3, 4, 5], 3, Sampling(max_new_tokens=20, temperature=temperature), Random(0), Random(0))
+    reads.open(one)
+    (scores,) = reads.verify([(one, Draft())])
+    one.tokens.append(scores.choice(-1))
+    one.rounds += 1
+    reads.commit([(one, Draft(), Verdict((), one.tokens[-1]))])
+    (draft,) = drafter.draft([Job(one, 3, width=3)])
+    chain = tuple(range(-1, 2))
+    if kind == "tree":
+        assert draft.dist is None and len(draft.tokens) == 9 and draft.parents[:3] != chain
+    else:
+        assert len(draft.dist) == 3 and draft.parents == (*chain, -1, -1, 0, 0, 1, 1)
+    assert drafter.drafts_siblings() is (not options)

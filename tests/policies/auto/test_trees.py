@@ -72,12 +72,36 @@ class Head(script.Model):
         return Draft(tuple(nodes), tuple(parents))
 
 
+class Beside(Head):
+    """Drafts chains, and siblings beside their tokens for a wider arm."""
+
+    def drafts_trees(self) -> bool:
+        return False
+
+    def drafts_siblings(self) -> bool:
+        return True
+
+    def _of(self, job: Job) -> Draft:
+        chain, true, at = (
+            super()._of(replace(job, width=1)),
+            self.texts[job.request.tokens[0]],
+            job.request.position,
+        )
+        others = [[script.V - 1 - j for j in range(1, job.width)] for _ in chain.tokens]
+        for k, beside in enumerate(others[: job.width - 1]):
+            caught = Random(f"{job.request.tokens[0]} {at + k}").random() < CATCHES
+            beside[0] = true[at + k] if caught else beside[0]
+        return Draft.with_siblings(chain.tokens, others if job.width > 1 else ())
+
+
 @dataclass
 class Stage(script.Stage):
     """A target that reads trees, and a head that drafts them."""
 
+    kind: type[Head] = Head
+
     def _model(self, name: str, right: script.Right, texts: Sequence[Sequence[int]]) -> script.Model:
-        return Head(texts, self._known(name, right), self.clock, self.own.get(name, self.prices))
+        return self.kind(texts, self._known(name, right), self.clock, self.own.get(name, self.prices))
 
     def _target(self, texts: Sequence[Sequence[int]]) -> script.Target:
         return Reader(texts, self.clock, self.prices, self.padded)
@@ -232,6 +256,38 @@ def test_a_node_must_pay_for_its_part_of_the_pass_and_a_depth_for_the_step_to_th
     assert rule.deeper == pytest.approx(100.0 * price(1)[1] / policy.acceptance[0].mean)
 
 
+def test_a_chain_with_siblings_stops_by_what_it_and_they_cost() -> None:
+    """The drafter's part is that of a chain, whatever its trees take; the pass reads the siblings, too."""
+    policy, best = taught(token=0.5e-3), Candidate(0, 2, 1.0, 0.0, 1.0, width=WIDTH)
+    for depth in (1, 1, 1, 2, 4):
+        policy.draft_price(0, WIDTH).add(depth, 0, 2e-3 * depth, 1, 1)
+    policy.calibrations[0].seen = TRUSTED
+    seconds = policy.draft_price(0)(1)[1] + WIDTH * 0.5e-3
+    rule = policy._stop(best, 1, 50.0)
+    assert (
+        rule.threshold == pytest.approx(50.0 * seconds / policy.acceptance[0].mean, rel=0.01)
+        and rule.deeper == 0.0
+    )
+
+
+def test_where_nodes_are_free_siblings_are_drafted_at_the_price_of_a_chain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(monkeypatch, {HEAD: always(0.5)}, FREE, kind=Beside)
+    without = stage.seconds(auto(trees=False))
+    _, loop, rounds = stage.run(auto())
+    assert drafted_trees(rounds) > 0.8 and stage.clock.now < 0.95 * without
+    policy = cast(AutoPolicy, loop.policy)
+    price, (found,) = policy.draft_price(0), policy.siblings
+    assert price.width == 1.0
+    assert policy.draft_price(0, WIDTH).trial, "no tree was drafted"
+    assert 0.0 < found.caught / found.missed < CATCHES + 0.06
+    written: dict[int, list[int]] = {}
+    for one in rounds:
+        written.setdefault(one.request, []).extend(one.tokens)
+    assert [*written.values()] == [text[: stage.tokens] for text in stage._texts()], "not a word is changed"
+
+
 def test_trees_that_look_too_expensive_are_tried_again_in_the_end() -> None:
     policy = taught()
     price = policy.draft_price(0, WIDTH)
@@ -268,6 +324,9 @@ def test_what_siblings_catch_makes_of_a_chain() -> None:
     share = (found.caught + lean * share) / (found.missed + lean)
     assert 0.3 < share < 2 / 3 and found.survival([1.0, 0.4]) == pytest.approx([1.0, 0.4 + 0.6 * share])
     assert found.survival([]) == []
+    assert found.beside([0.5, 0.4]) == pytest.approx([0.5 + share * 0.5, 0.4 + share * 0.1]), (
+        "nothing comes after"
+    )
     for _ in range(20):
         found.learn(caught=True)
     before = found.caught / found.missed
