@@ -228,8 +228,8 @@ def _refuse_trees(reader: str, name: str, chosen: Method, team: Mapping[str, Dra
     for arm in chosen.policy.arms:
         if arm.width > 1 and arm.drafter in chains:
             continue
-        asked = team if arm.drafter == TOGETHER else {arm.drafter: team.get(arm.drafter)}
-        if arm.length and max(arm.width, *(getattr(one, "branches", 1) for one in asked.values())) > 1:
+        members = team if arm.drafter == TOGETHER else {arm.drafter: team.get(arm.drafter)}
+        if arm.length and max(arm.width, *(getattr(one, "branches", 1) for one in members.values())) > 1:
             raise UserError(
                 f"{reader} reads no trees of drafted tokens, and the policy {name} drafts some, with its arm "
                 f"{arm.name}: name another policy or drafter"

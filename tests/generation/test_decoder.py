@@ -262,6 +262,20 @@ def test_trees_are_refused_where_passes_are_exact(
         plain_model.generate(ids, max_new_tokens=2, custom_generate=hosted)
 
 
+def test_a_policy_with_chains_too_drafts_these_where_passes_are_exact(
+    plain_model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftwise.build.compile_runner", lambda *model, **options: None)
+    dec = Decoder.from_pretrained(
+        plain_model, tokenizer=tokenizer, drafters=[plain_model], policy="auto", exact=True
+    )
+    assert any(arm.width > 1 for arm in dec.loop.policy.arms)
+    (name,) = dec.loop.pool.drafters
+    assert dec.loop.pool.drafts_siblings(name), "nothing is exact yet: its compilation was left out"
+    dec.loop.target.runner.is_exact = True  # type: ignore[attr-defined]
+    assert not dec.loop.pool.drafts_siblings(name)
+
+
 def test_a_drafter_of_another_vocabulary_changes_no_word(decoder: Decoder, tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast as Fast

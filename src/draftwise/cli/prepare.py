@@ -62,11 +62,11 @@ def build(
     seconds, size = perf_counter() - start, sum(f.stat().st_size for f in out.iterdir())
     counts = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
     vocabulary = {"vocab_size": header.vocab_size, "fingerprint": header.fingerprint}
-    said = (
+    summary = (
         f"{header.tokens:,} tokens of {header.documents:,} documents, {size / 1e6:,.1f} MB, "
         f"in {seconds:.1f} s; draft from it with retrieval:{out}"
     )
-    return Result({**counts, **vocabulary, "bytes": size, "seconds": seconds}, partial(print, said))
+    return Result({**counts, **vocabulary, "bytes": size, "seconds": seconds}, partial(print, summary))
 
 
 add(app, build)

@@ -116,8 +116,8 @@ class Batch:
         try:
             while (at := len(request.tokens)) < len(tokens):
                 with self.lock:
-                    found = self._scored(request, tokens[at : at + PIECE], top)
-                yield found
+                    scores = self._scored(request, tokens[at : at + PIECE], top)
+                yield scores
         finally:
             with self.lock:
                 self.target.close(request)

@@ -106,9 +106,9 @@ class DrafterPool:
         drafts, spent = [EMPTY] * n, [0.0] * n
         for name, mine in jobs.items():
             start = self._clock()
-            made = self.ask(name, [job for _, job in mine])
-            share = (self._clock() - start) / (len(mine) + sum(len(d.tokens) for d in made))
-            for (i, _), draft in zip(mine, made, strict=True):
+            answers = self.ask(name, [job for _, job in mine])
+            share = (self._clock() - start) / (len(mine) + sum(len(d.tokens) for d in answers))
+            for (i, _), draft in zip(mine, answers, strict=True):
                 drafts[i], spent[i] = draft, share * (1 + len(draft.tokens))
         return drafts, spent
 
@@ -119,18 +119,18 @@ class DrafterPool:
         """
         patience, start = self._patience(name, [job.request for job in jobs]), self._clock()
         try:
-            made = drafted(self.drafters[name], jobs, partial(self._wrong, name))
-            said = "" if len(made) == len(jobs) else f"{len(made)} drafts for {len(jobs)} requests"
+            answers = drafted(self.drafters[name], jobs, partial(self._wrong, name))
+            breach = "" if len(answers) == len(jobs) else f"{len(answers)} drafts for {len(jobs)} requests"
         except Exception as error:
-            made, said = [], one_line(error)
+            answers, breach = [], one_line(error)
         seconds = self._clock() - start
         if seconds > patience:
-            said = said or f"took {seconds:.1f} s for one draft"
+            breach = breach or f"took {seconds:.1f} s for one draft"
         drafts = []
         for k, job in enumerate(jobs):
-            if fault := said or self._wrong(name, job, made[k]):
+            if fault := breach or self._wrong(name, job, answers[k]):
                 self.fault(name, job.request, fault)
-            drafts.append(EMPTY if fault else of_integers(made[k]))
+            drafts.append(EMPTY if fault else of_integers(answers[k]))
             if job.constraint is not None and job.constraint.warning:
                 self._warnings.setdefault(job.request.id, job.constraint.warning)
         return drafts
@@ -161,15 +161,15 @@ class DrafterPool:
         requests = [job.request for job in jobs]
         patience, start = self._patience(name, requests), self._clock()
 
-        def grades() -> list[list[Grade]]:
-            made = self.graders[name].grade(jobs)
-            if said := wrong_grades(made, jobs):
-                raise Breach(said)
+        def ask() -> list[list[Grade]]:
+            grades = self.graders[name].grade(jobs)
+            if breach := wrong_grades(grades, jobs):
+                raise Breach(breach)
             if (seconds := self._clock() - start) > patience:
                 raise Breach(f"took {seconds:.1f} s for one pass of grading")
-            return made
+            return grades
 
-        return self._graded(name, requests, grades)
+        return self._graded(name, requests, ask)
 
     def width(self, name: str) -> int:
         return self._property(name, "branches", int, 1)
@@ -210,8 +210,8 @@ class DrafterPool:
     def _guess(self, name: str, guesser: Guesser, request: Request, at: int, length: int) -> tuple[int, ...]:
         self._tell(name, request, at)
         tokens = tuple(guesser.guess(request, length))
-        if tokens and (said := wrong_tokens(tokens, length, self.vocab_size)):
-            raise Breach(said)
+        if tokens and (breach := wrong_tokens(tokens, length, self.vocab_size)):
+            raise Breach(breach)
         return tokens
 
     def _redraft(self, name: str, request: Request, at: int, arm: Arm) -> Draft:
@@ -219,8 +219,8 @@ class DrafterPool:
         view = request if at == len(request.tokens) else replace(request, tokens=request.tokens[:at])
         job = Job(view, arm.length, arm.stops, arm.width, constraint=constraint_of(view))
         (draft,) = drafted(self.drafters[name], [job], partial(self._wrong, name))
-        if said := self._wrong(name, job, draft):
-            raise Breach(said)
+        if breach := self._wrong(name, job, draft):
+            raise Breach(breach)
         return of_integers(draft)
 
     def _tell(self, name: str, request: Request, upto: int) -> None:
@@ -280,9 +280,9 @@ class DrafterPool:
 
     def fault(self, name: str, request: Request, what: str | Exception) -> None:
         """Disable a drafter for a request, and after repeated faults for all."""
-        said = one_line(what) if isinstance(what, Exception) and not isinstance(what, Breach) else str(what)
+        reason = str(what) if isinstance(what, str | Breach) else one_line(what)
         request.disabled.add(name)
-        self._warnings.setdefault(request.id, f"{name}: {said}")
+        self._warnings.setdefault(request.id, f"{name}: {reason}")
         self.faults[name] += 1
         if self.faults[name] >= self.max_faults:
             self.broken.add(name)

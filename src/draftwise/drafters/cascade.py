@@ -191,8 +191,8 @@ class TogetherDrafter(CompositeDrafter):
         team, drafted = self._team(), [list[Draft]() for _ in jobs]
         for name in self.parts:
             which = [i for i, job in enumerate(jobs) if name not in job.request.disabled]
-            asked = [replace(jobs[i], width=1, deterministic=True, rows=False) for i in which]
-            for i, draft in zip(which, team.ask(name, asked) if asked else (), strict=True):
+            chains = [replace(jobs[i], width=1, deterministic=True, rows=False) for i in which]
+            for i, draft in zip(which, team.ask(name, chains) if chains else (), strict=True):
                 drafted[i].append(draft)
         return [merged(drafts, job.length * job.width) for drafts, job in zip(drafted, jobs, strict=True)]
 

@@ -162,14 +162,14 @@ class Decoder:
         chains_only = "exact=True" if target.load.exact else "a GGUF target" if target.is_gguf else ""
         with start():
             built, model, tokenizer = build_target(target, tokenizer)
-            made = assemble(drafters, policy, built, tokenizer, target.text, chains_only=chains_only)
-        keep_prefixes([built, *made.team.values()], prefix_cache)
-        names: dict[str, Any] = {"name": made.policy.text, "target": target, "drafters": made.drafters}
-        file = open_state(state, made.method.policy, **names, load=target.load)
-        everyone, ends = complete(made.team, made.method), eos_ids(model, tokenizer)
+            parts = assemble(drafters, policy, built, tokenizer, target.text, chains_only=chains_only)
+        keep_prefixes([built, *parts.team.values()], prefix_cache)
+        names: dict[str, Any] = {"name": parts.policy.text, "target": target, "drafters": parts.drafters}
+        file = open_state(state, parts.method.policy, **names, load=target.load)
+        everyone, ends = complete(parts.team, parts.method), eos_ids(model, tokenizer)
         own = own_settings(getattr(model, "generation_config", None), level=4)
         release()  # another thread may run what this one has loaded
-        return cls(built, everyone, made.method, tokenizer, eos=ends, seed=seed, state=file, defaults=own)
+        return cls(built, everyone, parts.method, tokenizer, eos=ends, seed=seed, state=file, defaults=own)
 
     def __repr__(self) -> str:
         return f"Decoder({self.loop!r})"

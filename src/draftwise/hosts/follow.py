@@ -346,9 +346,9 @@ def build_follower(
         UserError: an unknown name, or parts that do not fit together.
     """
     check_drafters(specs)
-    known: Any = SimpleNamespace(vocab_size=vocab_size, max_length=max_length)
+    engine: Any = SimpleNamespace(vocab_size=vocab_size, max_length=max_length)
     chosen = parse_policy(policy) if policy else None
-    parts = assemble(specs, chosen, known, tokenizer, target)
+    parts = assemble(specs, chosen, engine, tokenizer, target)
     return Follower(parts.team, parts.method, vocab_size=vocab_size, seed=seed)
 
 

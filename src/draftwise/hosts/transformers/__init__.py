@@ -192,12 +192,12 @@ class Host:
         It is created again if the model has moved to another device.
         """
         key = id(model), prompted
-        known = self.hosted.get(key)
-        if known is not None:
-            at: Any = known.target if prompted else known.target.runner  # type: ignore[union-attr]
+        hosted = self.hosted.get(key)
+        if hosted is not None:
+            at: Any = hosted.target if prompted else hosted.target.runner  # type: ignore[union-attr]
             here = (device_of(model), model.dtype)
             if at.model is model and (at.device, at.dtype) == here:
-                return known
+                return hosted
         self.hosted[key] = self._make(model, PromptedTarget if prompted else HostTarget)
         return self.hosted[key]
 
@@ -235,14 +235,14 @@ class Host:
         drafters = [replace(spec, load=load) for spec in self.drafters]
         chains_only = "exact=True" if self.exact else ""
         with start():
-            made = assemble(
+            parts = assemble(
                 drafters, self.policy, target, tokenizer, model_name(model), chains_only=chains_only
             )
         if kind is HostTarget or self.exact:
             compile_runner(target, self.compile, exact=self.exact)
-        policy, recorder = made.method.policy, made.method.recorder
-        loop = Loop(target, complete(made.team, made.method), policy, recorder, seed=self.seed)
-        names = {"name": made.policy.text, "target": model, "drafters": made.drafters}
+        policy, recorder = parts.method.policy, parts.method.recorder
+        loop = Loop(target, complete(parts.team, parts.method), policy, recorder, seed=self.seed)
+        names = {"name": parts.policy.text, "target": model, "drafters": parts.drafters}
         file = open_state(self.state, policy, **names, load=(load, kind, model.dtype))
         if file is not None:
             file.load()
