@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from draftwise.policies.auto.drafts import LENGTHS, Candidate, Planner, Share
+from draftwise.policies.auto.drafts import DEEPEST, LENGTHS, WIDTH, Candidate, Planner, Share, Wide
 from draftwise.policies.auto.prices import PassPrice
 
 BATCH = 8
@@ -55,10 +55,12 @@ def plan(
     padded: bool = False,
     lengths: Sequence[int] = LENGTHS,
     widths: Sequence[float] = (),
+    trees: Callable[[int], float] | None = None,
 ) -> dict[int, Candidate]:
     price = seconds if isinstance(seconds, PassPrice) else passes(seconds)
     widths = widths or [1.0] * len(calls)
-    return Planner(price, RATE, BATCH, padded, lengths, widths, calls).plan(offers)
+    wide = passes(trees) if trees else price
+    return Planner(price, RATE, BATCH, padded, lengths, widths, calls, wide, WIDTH).plan(offers)
 
 
 def sizes(drafts: Mapping[int, Candidate]) -> list[int]:
@@ -119,6 +121,68 @@ def test_the_gain_of_a_draft_is_its_tokens_less_what_they_add_to_the_pass() -> N
     draft = plan(everyone(0.9), by_the_token, (0.0, 0.0))[0]
     assert draft.tokens == pytest.approx(0.9 + 0.81) and draft.drafter == 0 and not draft.trial
     assert draft.gain == pytest.approx(0.9 + 0.81 - 2 * 0.8, abs=0.02)
+
+
+# -- wide drafts -----------------------------------------------------------------------------------------
+
+
+def beside(chance: float, *, trial: int = 0, call: tuple[float, float] = (0.0, 0.0)) -> list[Share]:
+    """Siblings that catch three of ten misses."""
+    chain = curve(chance)
+    survival = [c + 0.3 * (b - c) for b, c in zip((1.0, *chain), chain, strict=False)]
+    return [Share(0, chain, trial, 0.0, Wide(survival, WIDTH, call))]
+
+
+def all_beside(chance: float, **more: Any) -> dict[int, list[Share]]:
+    return {request: beside(chance, **more) for request in range(BATCH)}
+
+
+def widths(drafts: Mapping[int, Candidate]) -> set[int]:
+    return {draft.width for draft in drafts.values()}
+
+
+def until_64(size: int) -> float:
+    return 10e-3 * max(1.0, size / 64)
+
+
+FEW = (1, 2)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_chains_become_wide_where_that_takes_no_time(padded: bool) -> None:
+    drafts = plan(all_beside(0.5), free, (0.0, 0.0), lengths=FEW, padded=padded)
+    assert widths(drafts) == {WIDTH} and sizes(drafts) == [2] * BATCH
+    assert drafts[0].tokens == pytest.approx(0.5 + 0.25 + 0.3 * 0.75) and not drafts[0].trial
+    assert drafts[0].gain == pytest.approx(drafts[0].tokens)
+
+
+def test_they_stay_chains_where_the_longer_pass_costs_more_than_siblings_catch() -> None:
+    """Two tokens make 24 of a pass, with siblings 72: 1.25 ms more than up to 64, one token for 0.23 each."""
+    assert widths(plan(all_beside(0.5), until_64, (0.0, 0.0), lengths=FEW)) == {WIDTH}
+    assert widths(plan(all_beside(0.9), by_the_token, (0.0, 0.0), lengths=FEW)) == {1}
+    slow = plan(all_beside(0.5), free, (0.0, 0.0), lengths=FEW, trees=lambda size: 20e-3)
+    assert widths(slow) == {1}, "trees alone run slowly"
+    call = plan(all_beside(0.5, call=(0.0, 2e-3)), free, (0.0, 0.0), lengths=FEW)
+    assert widths(call) == {1}, "a depth of all trees takes 2 ms, 3.2 tokens of 1.8"
+    call = plan(all_beside(0.5, call=(0.0, 0.5e-3)), free, (0.0, 0.0), lengths=FEW)
+    assert widths(call) == {WIDTH} and call[0].gain == pytest.approx(call[0].tokens - 0.8 / BATCH)
+
+
+def test_one_that_becomes_wide_lengthens_all_rows_if_they_are_padded() -> None:
+    """Eight rows of nine tokens, 72, for siblings of one request; without padding there are 30."""
+    offers = everyone(0.5) | {0: beside(0.5)}
+    drafts = plan(offers, until_64, (0.0, 0.0), lengths=FEW, padded=True)
+    assert widths(drafts) == {1} and len(drafts) == BATCH
+    drafts = plan(offers, until_64, (0.0, 0.0), lengths=FEW)
+    assert [draft.width for draft in drafts.values()] == [WIDTH] + [1] * 7
+
+
+def test_trials_and_deep_drafts_stay_chains_and_a_pass_at_most_doubles_twice() -> None:
+    assert widths(plan(all_beside(0.5, trial=2), free, (0.0, 0.0), lengths=FEW)) == {1}
+    assert widths(plan(all_beside(0.999), free, (0.0, 0.0), lengths=(DEEPEST + 4,))) == {1}
+    known = passes(free, (8, 16))
+    assert widths(plan(all_beside(0.5), known, (0.0, 0.0), lengths=(1,))) == {WIDTH}, "40 of at most 56"
+    assert widths(plan(all_beside(0.5), known, (0.0, 0.0), lengths=(2,))) == {1}, "72 of at most 56"
 
 
 # -- calls -----------------------------------------------------------------------------------------------

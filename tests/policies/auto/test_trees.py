@@ -169,17 +169,34 @@ def test_a_head_that_is_never_right_costs_as_little_with_trees(monkeypatch: pyte
     assert stage.seconds(auto()) < 1.02 * stage.seconds("none")
 
 
-def test_in_a_batch_there_are_chains(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage, seen = Stage(monkeypatch, {HEAD: always(0.6)}, FREE, texts=8), Counter[tuple[bool, bool]]()
-    learn = AutoRecorder.add
+@pytest.mark.parametrize("padded", [False, True], ids=["ragged", "padded"])
+@pytest.mark.parametrize("kind", ["trees", "siblings"])
+def test_a_batch_drafts_wide_where_nodes_are_free(
+    monkeypatch: pytest.MonkeyPatch, kind: str, padded: bool
+) -> None:
+    """A head's trees, and the siblings of a drafter that has no trees: not a word is changed."""
+    found = {"trees": Head, "siblings": Beside}[kind]
+    stage = Stage(monkeypatch, {HEAD: always(0.5)}, FREE, kind=found, padded=padded)
+    _, _, rounds = stage.run(auto(trees=False), batch=4)
+    without = stage.clock.now
+    _, loop, rounds = stage.run(auto(), batch=4)
+    assert drafted_trees(rounds) > 0.8 and stage.clock.now < 0.95 * without
+    written: dict[int, list[int]] = {}
+    for one in rounds:
+        written.setdefault(one.request, []).extend(one.tokens)
+    texts = [written[request][: stage.tokens] for request in sorted(written)]
+    assert texts == [text[: stage.tokens] for text in stage._texts()]
+    policy = cast(AutoPolicy, loop.policy)
+    assert bool(policy.draft_price(0, WIDTH).trial) == (kind == "siblings"), "they have the price of a chain"
 
-    def spy(self: AutoRecorder, batch: Sequence[RoundRecord], graders: Graders) -> Any:
-        seen.update((len(batch) > 1, not one.draft.is_chain) for one in batch)
-        return learn(self, batch, graders)
 
-    monkeypatch.setattr(AutoRecorder, "add", spy)
-    stage.run(auto(), batch=4)
-    assert seen[True, False] > 100 and not seen[True, True]
+@pytest.mark.parametrize("padded", [False, True], ids=["ragged", "padded"])
+def test_a_batch_drafts_chains_where_nodes_are_dear(monkeypatch: pytest.MonkeyPatch, padded: bool) -> None:
+    prices = Prices(target=lambda tokens: 10e-3 + 0.5e-3 * tokens, start=0.2e-3, token=0.2e-3)
+    stage = Stage(monkeypatch, {HEAD: always(0.6)}, prices, padded=padded)
+    stage.run(auto(trees=False), batch=4)
+    without, (_, _, rounds) = stage.clock.now, stage.run(auto(), batch=4)
+    assert drafted_trees(rounds) < 0.05 and stage.clock.now < 1.02 * without
 
 
 def test_passes_over_trees_that_run_in_another_way_have_their_own_price(

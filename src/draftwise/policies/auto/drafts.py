@@ -147,18 +147,34 @@ def rules(rule: Stop, prefix_length: int) -> tuple[Stop, ...]:
 # -- a round of several requests: the tokens of all their drafts are bought in the order of their worth -----
 
 
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """A tree, or a chain with siblings, in place of a chain: chances of its first 1, 2, ... depths, and nodes
+    of each.
+
+    `call` are the seconds by which a call's start and each depth take longer, which a `trial` measures.
+    """
+
+    survival: Sequence[float]
+    nodes: float
+    call: tuple[float, float] = (0.0, 0.0)
+    is_tree: bool = False
+    trial: bool = False
+
+
 @dataclass(slots=True)
 class Share:
     """What one drafter could draft for one request of a batch; as an `Offer`, but for what all share.
 
     `trial` is the length of a draft that measures its drafter (0: none), and `reading` what this request
-    alone would pay, in tokens.
+    alone would pay, in tokens. A chain may become a `wide` draft.
     """
 
     drafter: int
     survival: Sequence[float]
     trial: int
     reading: float
+    wide: Wide | None = None
 
 
 @dataclass(slots=True)
@@ -168,7 +184,7 @@ class Planner:
     Of all tokens those of the highest chance are bought, as many as fill the pass best; where rows are
     `padded` to the longest, a depth of all requests at once. A call of a drafter takes as long as its longest
     draft: a depth whose tokens gain less than it takes is given back, and a drafter whose call costs more
-    than its drafts gain is left out.
+    than its drafts gain is left out. At last the chains become wide drafts, if these pay for the longer pass.
 
     A second is worth `rate` tokens; `widths` are the nodes of each drafter's tree for a token of its depth,
     `calls` each drafter's seconds of a call: its start, and each token of its longest draft.
@@ -181,6 +197,8 @@ class Planner:
     lengths: Sequence[int]
     widths: Sequence[float]
     calls: Sequence[tuple[float, float]]
+    trees: PassPrice  # of passes over wide drafts
+    width: int = 1  # of wide drafts
     token: float = 0.0  # tokens that one more in the pass costs
     size: float = 0.0  # tokens of the pass
     out: set[int] = field(default_factory=set)
@@ -204,7 +222,7 @@ class Planner:
                 if loss > most:
                     worst, most = i, loss
             if worst < 0:
-                return drafts
+                return self._widened(drafts, shares)
             self.out.add(worst)
 
     def _choose(self, offers: Mapping[int, Sequence[Share]]) -> dict[int, Share]:
@@ -295,3 +313,37 @@ class Planner:
             if (gain := tokens - price - share.reading) > 0.0:
                 drafts[request] = Candidate(share.drafter, length, tokens, 0.0, gain, share.trial > 0)
         return drafts
+
+    def _widened(self, drafts: dict[int, Candidate], shares: Mapping[int, Share]) -> dict[int, Candidate]:
+        """Make all chains wide that can be, if they then gain more than they take.
+
+        They may double the pass once more: shorter drafts have shown its slope.
+        """
+        wide = {
+            request: one
+            for request, draft in drafts.items()
+            if (one := shares[request].wide) and not draft.trial and draft.length <= DEEPEST
+        }
+        if not wide:
+            return drafts
+        gains = {k: sum(one.survival[: drafts[k].length]) - drafts[k].tokens for k, one in wide.items()}
+        nodes = {k: draft.length * (wide[k].nodes if k in wide else 1.0) for k, draft in drafts.items()}
+        tokens = self._tokens(nodes)
+        seconds = self.trees(tokens) - self.passes(self._tokens({k: one.length for k, one in drafts.items()}))
+        calls: dict[int, float] = {}
+        for request, one in wide.items():
+            i, longer = drafts[request].drafter, one.call[0] + one.call[1] * drafts[request].length
+            calls[i] = max(longer, calls.get(i, longer))
+        gain = sum(gains.values()) - self.rate * (seconds + sum(calls.values()))
+        if gain > 0.0 and tokens <= self.batch * (1 + 2 * self.passes.room(self.batch)):
+            for request, one in wide.items():
+                draft = drafts[request]
+                draft.width, draft.is_tree, draft.trial = self.width, one.is_tree, one.trial
+                draft.tokens += gains[request]
+                draft.gain += gain / len(wide)
+        return drafts
+
+    def _tokens(self, nodes: Mapping[int, float]) -> float:
+        """Return the tokens of a pass over so many drafted ones of each request."""
+        every = self.batch * max(nodes.values()) if self.padded else sum(nodes.values())
+        return self.batch + every

@@ -23,6 +23,7 @@ from .drafts import (
     Planner,
     Reason,
     Share,
+    Wide,
     cascade,
     cascades,
     rules,
@@ -176,7 +177,13 @@ class AutoPolicy:
             text = self._text(context)
             matched += text.matched
             offers[context.request] = [
-                Share(i, curve, self.draft_price(i).trial, self._reading(i, context, text, curve[:room]))
+                Share(
+                    i,
+                    curve,
+                    self.draft_price(i).trial,
+                    self._reading(i, context, text, curve[:room]),
+                    self._wide(i, curve, text, batch),
+                )
                 for i, curve in self._ready(context, text)
             ]
         part = matched / len(contexts)
@@ -191,11 +198,16 @@ class AutoPolicy:
         for shares in () if self.padded else offers.values():
             # A trial needs no text that its drafter would have to read first, unless all rows draft anyway.
             shares[:] = [one for one in shares if not one.trial or one.reading <= 1.5 * least[one.drafter]]
-        planner = Planner(passes, rate, batch, self.padded, self.lengths, widths, calls)
+        trees = self._trees(batch) or passes
+        planner = Planner(passes, rate, batch, self.padded, self.lengths, widths, calls, trees, self.width)
         self.planned.update(planner.plan(offers))
-        players = {best.drafter for best in self.planned.values() if best}
-        for i in {share.drafter for shares in offers.values() for share in shares} - players:
-            self.draft_price(i).left_out(1.0 + self.skipping.skipped)
+        offered = {(one.drafter, 1) for shares in offers.values() for one in shares}
+        offered |= {(i, self.width) for i, _ in offered if i in self.trees}
+        played = {
+            (best.drafter, width) for best in self.planned.values() if best for width in (1, best.width)
+        }
+        for i, width in offered - played:
+            self.draft_price(i, width).left_out(1.0 + self.skipping.skipped)
 
     def choose(self, context: Context, rng: Random) -> Decision:
         batch = context.batch_size
@@ -286,10 +298,8 @@ class AutoPolicy:
             start, each = price(1)
             offers[i] = Offer(i, curve[: max(1, int(room / price.width))], start + reading, each, extra)
             candidates.append(offers[i].best(rate, self.lengths))
-            if curve and i in self.trees and not text.samples:
-                candidates.append(self._tree(i, curve, reading, offers[i], room, rate))
-            elif curve and i in self.beside:
-                candidates.append(self._with_siblings(i, curve, offers[i], room, rate))
+            if curve and (wide := self._wide(i, curve, text, 1)):
+                candidates.append(self._best_wide(wide, offers[i], room, rate))
         if self.cascades and passes(1) >= self.cascades_from:
             for i, first in self.cascades.items():
                 if first in offers and not self.looks_up[first] and offers[first].survival:
@@ -302,38 +312,44 @@ class AutoPolicy:
                         candidates.append(best)
         return candidates
 
-    def _tree(
-        self, i: int, curve: Sequence[float], reading: float, chain: Offer, room: int, rate: float
-    ) -> Candidate:
-        """Return a head's best tree; of unknown cost it is taken to cost a chain, with half of all nodes."""
-        price = self.draft_price(i, self.width)
-        width = 0.5 * self.width if price.trial else price.width
-        start, each = (chain.start, chain.each) if price.trial else price(1)
-        survival = self.siblings[i].survival(curve)[: max(1, int(room / width))]
-        extra = self._extra(width, DEEPEST)
-        offer = Offer(i, survival, start + (0.0 if price.trial else reading), each, extra)
+    def _wide(self, i: int, curve: Sequence[float], text: Text, batch: int) -> Wide | None:
+        """Return a drafter's wide drafts: a head's trees if the text is greedy, else siblings of chains.
+
+        Trees of unknown cost are taken to cost a chain, with half of all nodes; siblings take no time.
+        """
+        if i in self.trees and not text.samples:
+            price, survival = self.draft_price(i, self.width), self.siblings[i].survival(curve)
+            if price.trial:
+                return Wide(survival, 0.5 * self.width, is_tree=True, trial=True)
+            (start, each), chain = price(batch), self.draft_price(i)(batch)
+            return Wide(survival, price.width, (start - chain[0], each - chain[1]), is_tree=True)
+        return Wide(self.siblings[i].beside(curve), self.width) if i in self.beside else None
+
+    def _best_wide(self, wide: Wide, chain: Offer, room: int, rate: float) -> Candidate:
+        """Return the best wide draft of one request."""
+        survival = wide.survival[: max(1, int(room / wide.nodes))]
+        start, each = chain.start + wide.call[0], chain.each + wide.call[1]
+        offer = Offer(chain.drafter, survival, start, each, self._extra(wide.nodes, DEEPEST))
         best = offer.best(rate, self.depths)
-        best.width, best.is_tree, best.trial = self.width, True, price.trial > 0
+        best.width, best.is_tree, best.trial = self.width, wide.is_tree, wide.trial
         if best.trial:
-            best.length = next((n for n in self.depths if n >= min(price.trial, room)), best.length)
+            trial = self.draft_price(chain.drafter, self.width).trial
+            best.length = next((n for n in self.depths if n >= min(trial, room)), best.length)
         return best
 
-    def _with_siblings(
-        self, i: int, curve: Sequence[float], chain: Offer, room: int, rate: float
-    ) -> Candidate:
-        """Return a drafter's best chain with siblings beside its tokens."""
-        survival = self.siblings[i].beside(curve)[: max(1, int(room / self.width))]
-        offer = Offer(i, survival, chain.start, chain.each, self._extra(self.width, DEEPEST))
-        best = offer.best(rate, self.depths)
-        best.width = self.width
-        return best
+    def _trees(self, batch: int) -> PassPrice | None:
+        """Return the prices of passes over trees, if they run in another way than those over chains."""
+        if self.tree_kind in (-1, self.kind):
+            return None
+        prices = self.pass_prices[self.tree_kind * len(BATCH_SIZES) + size_class(batch)]
+        return prices if prices.has_readings else None
 
-    def _extra(self, width: float, most: int) -> Sequence[float]:
-        """Return seconds that drafts of 0, 1, ... `most` tokens of depth add to the pass of one request."""
-        passes, trees = self.passes(1), self.pass_prices[max(0, self.tree_kind) * len(BATCH_SIZES)]
-        if width <= 1.0 or self.tree_kind in (-1, self.kind) or not trees.has_readings:
-            return passes.extra(1, most, width)
-        return [0.0, *(trees(1 + n * width) - passes(1) for n in range(1, most + 1))]
+    def _extra(self, width: float, most: int, batch: int = 1) -> Sequence[float]:
+        """Return seconds that one request's draft of 0, 1, ... `most` tokens of depth adds to the pass."""
+        passes = self.passes(batch)
+        if width <= 1.0 or (trees := self._trees(batch)) is None:
+            return passes.extra(batch, most, width)
+        return [0.0, *(trees(batch + n * width) - passes(batch) for n in range(1, most + 1))]
 
     def _reading(self, i: int, context: Context, text: Text, curve: Sequence[float]) -> float:
         """Return seconds in which a model reads what it has not read, spread over the rounds that are left.
@@ -361,14 +377,14 @@ class AutoPolicy:
             return NEVER
         if calibration.seen >= TRUSTED:
             price = self.draft_price(i, best.width if best.is_tree else 1)
-            step, mean = price(batch)[1], self.acceptance[i].mean
+            step, mean = price(batch)[1] / batch, self.acceptance[i].mean
+            width = price.width if best.is_tree else 1.0
+            pads = self.padded and batch > 1  # then a row's own length adds nothing
+            more = 0.0 if pads else self._extra(width, length, batch)[length] / (length * width)
             if best.is_tree:
-                node = self._extra(price.width, DEEPEST)[length] / (length * price.width)
-                least, deeper = rate * node, 0.0 if isnan(step) else rate * step / mean
+                least, deeper = rate * more, 0.0 if isnan(step) else rate * step / mean
             else:
-                passes, nodes = self.passes(batch), max(best.width, price.width)
-                more = 0.0 if self.padded and batch > 1 else passes.extra(batch, length)[length] / length
-                seconds = step / batch + nodes * more
+                seconds = step + max(best.width, price.width) * more
                 least = 0.0 if isnan(seconds) else rate * seconds / mean
         return Stop("gain", min(least, SUREST), calibration, deeper=deeper)
 
