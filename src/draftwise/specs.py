@@ -52,6 +52,11 @@ class ModelSpec(Spec):
     def is_gguf(self) -> bool:
         return self.name == GGUF
 
+    @property
+    def chains_only(self) -> str:
+        """What keeps this target from reading trees of drafted tokens; "" if nothing in its options does."""
+        return "exact=True" if self.load.exact else "a GGUF target" if self.is_gguf else ""
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterSpec(ModelSpec):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OSError: it cannot be written; it names `path`.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
         yield part
         part.replace(path)

@@ -159,10 +159,9 @@ class Decoder:
         method(policy, [spec.text for spec in drafters])  # its options are refused before minutes of loading
         check_state(state)
         THREADS.adapt()
-        chains_only = "exact=True" if target.load.exact else "a GGUF target" if target.is_gguf else ""
         with start():
             built, model, tokenizer = build_target(target, tokenizer)
-            parts = assemble(drafters, policy, built, tokenizer, target.text, chains_only=chains_only)
+            parts = assemble(drafters, policy, built, tokenizer, target.text, chains_only=target.chains_only)
         keep_prefixes([built, *parts.team.values()], prefix_cache)
         names: dict[str, Any] = {"name": parts.policy.text, "target": target, "drafters": parts.drafters}
         file = open_state(state, parts.method.policy, **names, load=target.load)

@@ -19,7 +19,7 @@ def sim_models(names: Sequence[str] = ("good", "bad"), *, max_length: int = 100_
     team: dict[str, Drafter] = {n: Sometimes() if n != "bad" else SimDrafter(after(3)) for n in names}
     target = SimTarget(after(1), len(LETTERS), max_length=max_length)
     specs = parse_drafters(list(names))
-    return Models(target, None, Letters(), frozenset(), specs, team, lambda own: {})
+    return Models(target, None, Letters(), frozenset(), specs, team, "", lambda own: {})
 
 
 @pytest.fixture

@@ -4,8 +4,11 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -207,6 +210,14 @@ def test_warming_up_teaches_nothing(models: Models) -> None:
     assert policy.memory() == before
     policy.decode(letters(1), Generation(12))
     assert policy.memory() != before
+
+
+def test_a_policy_that_drafts_trees_is_refused_before_a_target_without_them_has_run(models: Models) -> None:
+    with pytest.raises(
+        UserError, match="exact=True reads no trees of drafted tokens, and the policy draft-all"
+    ):
+        Policy("draft-all", replace(models, chains_only="exact=True"))
+    Policy("draft-all", models)
 
 
 def test_seconds_of_a_batch_are_shared_out(models: Models) -> None:
@@ -420,6 +431,20 @@ def test_a_file_in_place_of_a_folder_is_told_before_anything_is_loaded(tmp_path:
             usable(out)
     usable(tmp_path / "new" / "folder")
     assert not (tmp_path / "new").exists(), "a check makes nothing"
+
+
+def test_two_threads_that_write_one_file_leave_one_of_two_whole_ones(tmp_path: Path) -> None:
+    path, both = tmp_path / "results.json", Barrier(2)
+
+    def write(text: str) -> None:
+        with replacing(path) as part:
+            part.write_text(text)
+            both.wait()
+            assert part.read_text() == text
+
+    with ThreadPoolExecutor(2) as threads:
+        assert [*threads.map(write, ("first", "second"))] == [None, None]
+    assert path.read_text() in ("first", "second") and [*tmp_path.iterdir()] == [path]
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class Models:
     eos: frozenset[int]
     drafters: tuple[DrafterSpec, ...]
     shared: dict[str, Drafter]
+    chains_only: str
     build: Callable[[Sequence[DrafterSpec]], dict[str, Drafter]]
 
     @classmethod
@@ -50,14 +51,16 @@ class Models:
         load = LoadOptions(**options)
         specs = parse_drafters(drafters, load)
         check_drafters(specs)
-        built, model, tokenizer = build_target(parse_target(target, load))
+        spec = parse_target(target, load)
+        built, model, tokenizer = build_target(spec)
 
         def build(some: Sequence[DrafterSpec]) -> dict[str, Drafter]:
             return build_drafters(some, built, tokenizer, target)
 
         everyone = build(specs)
-        shared = {spec.text: everyone[spec.text] for spec in specs if spec.is_model}
-        return cls(built, model, tokenizer, eos_ids(model, tokenizer), specs, shared, build)
+        shared = {one.text: everyone[one.text] for one in specs if one.is_model}
+        eos = eos_ids(model, tokenizer)
+        return cls(built, model, tokenizer, eos, specs, shared, spec.chains_only, build)
 
     def team(self) -> dict[str, Drafter]:
         """The drafters for one method, in the requested order."""
@@ -146,10 +149,11 @@ class Policy(Contender):
 
     def _build(self) -> Loop:
         policy = parse_policy(self.name)
-        team = composed(self.models.team(), policy)
-        method = decide(policy, team, self.models.tokenizer, {name: parse_drafter(name) for name in team})
+        models, team = self.models, composed(self.models.team(), policy)
+        specs = {name: parse_drafter(name) for name in team}
+        method = decide(policy, team, models.tokenizer, specs, chains_only=models.chains_only)
         return Loop(
-            self.models.target, complete(team, method), method.policy, Watch(method.recorder), seed=self.seed
+            models.target, complete(team, method), method.policy, Watch(method.recorder), seed=self.seed
         )
 
 

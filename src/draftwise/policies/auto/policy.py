@@ -68,9 +68,9 @@ class AutoPolicy:
     `looks_up` says which drafters are lookups; the recorder corrects it in the first round. `cascades` maps
     each cascade to the drafter that begins its drafts; they are weighed where a plain pass takes
     `cascades_from` seconds. `wide` maps each drafter with wide arms to the place of the prices of its trees,
-    behind those of all chains. Those of `trees` draft trees for single greedy requests, those of `beside`
-    siblings of a chain's tokens for other single requests, which cost the pass alone; the recorder finds out
-    in the first round. `reasons`, if it is a list, gets an entry for each choice.
+    behind those of all chains. Those of `trees` draft trees for greedy requests, those of `beside` siblings
+    of a chain's tokens for the others, which cost the pass alone; the recorder finds out in the first round.
+    `reasons`, if it is a list, gets an entry for each choice.
     """
 
     arms: tuple[Arm, ...]
