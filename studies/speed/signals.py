@@ -275,14 +275,14 @@ def f1(kind: Kind, test: Drafts, tune: Drafts) -> str:
 
 def compare(args: Any) -> None:
     """Print ratios of times, above 1 if the classifier is faster, and F1."""
-    test, train = (Drafts(Trace(one, args.drafters)) if one else None for one in (args.test, args.train))
-    assert test is not None
+    test = Drafts(Trace(args.test, args.drafters))
+    train = Drafts(Trace(args.train, args.drafters)) if args.train else None
     longest = test.trace.header.length
     worlds = [World(test.trace, costs_of(args.test, name), name, args.orders) for name in args.costs]
     others = [baselines(world, longest) for world in worlds]
     judged = [(kind, *way) for kind in KINDS for way in ways(kind, test, train)]
     print(heading("classifier", "", "costs", *others[0]))
-    times = {}
+    times = dict[tuple[str, str, str], Real]()
     for kind, name, here, there in judged:
         for world, against in zip(worlds, others, strict=True):
             mine = times[kind.name, name, world.label] = seconds(kind, here, there, world.costs)
@@ -317,10 +317,12 @@ def main() -> None:
     parser.add_argument("--costs", action="append", default=[])
     parser.add_argument("--orders", type=int, default=3)
     args = parser.parse_args()
-    if args.workload:
+    if args.workload and args.out:
         record(args)
-    else:
+    elif args.test and args.costs:
         compare(args)
+    else:
+        parser.error("give --workload and --out, or --test and --costs")
 
 
 if __name__ == "__main__":
