@@ -384,13 +384,14 @@ def main() -> None:
     """Print the tables of all papers."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--trace", type=Path, required=True, help="one model and lookups")
+    parser.add_argument("--drafters", type=listed, default=[], help="of --trace; default: all")
     parser.add_argument("--specialists", type=Path, help="several models, recorded with --overlap")
     parser.add_argument("--router", default="", help="a router over the specialists")
     parser.add_argument("--costs", action="append", required=True, help="may be repeated")
     parser.add_argument("--orders", type=int, default=5)
     parser.add_argument("--only", type=listed, default="", help="papers, such as TapOut,DISCO")
     options = parser.parse_args()
-    worlds = _worlds(options.trace, options.costs, options.orders)
+    worlds = _worlds(options.trace, options.costs, options.orders, options.drafters)
     longest, greedy = worlds[0].trace.header.length, worlds[0].trace.header.greedy
     sections: list[tuple[str, list[Claim], list[World], list[Figure]]] = [
         ("TapOut", tapout(longest, greedy=greedy), worlds, [arm_values]),
@@ -419,8 +420,8 @@ def main() -> None:
                 print(f"\n{world.label}:\n\n" + "\n".join(figure(world)), flush=True)
 
 
-def _worlds(folder: Path, costs: Sequence[str], orders: int) -> list[World]:
-    trace = Trace(folder)
+def _worlds(folder: Path, costs: Sequence[str], orders: int, drafters: Sequence[str] = ()) -> list[World]:
+    trace = Trace(folder, drafters)
     tables = [costs_of(folder, name) for name in costs]
     return [World(trace, table, table.name or "measured", orders) for table in tables]
 
