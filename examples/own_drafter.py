@@ -1,19 +1,19 @@
 """A drafter of your own: phrases that you know the model likes to write.
 
-Shows the four methods of a drafter. Wrong guesses cost time and never change the text. Takes some 10 seconds.
+Shows two methods of a drafter. Wrong guesses cost time and never change the text. Takes some 10 seconds.
 """
 
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from draftwise import Decoder, Draft, Request
-from draftwise.core.drafts import Job
+from draftwise import Decoder
+from draftwise.plugins import Draft, Drafter, Job, Request
 
 PROMPT = "Write a Python function that adds two numbers."
 
 
-class Phrases:
+class Phrases(Drafter):
     """Where the text ends with the first token of a phrase, drafts the rest of it."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, phrases: Sequence[str]) -> None:
@@ -27,12 +27,6 @@ class Phrases:
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One draft for each request of the batch that chose this drafter, of `job.length` tokens at most."""
         return [Draft.chain(self.rest.get(job.request.tokens[-1], ())[: job.length]) for job in jobs]
-
-    def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Told of every committed token; phrases learn nothing."""
-
-    def close(self, request: Request) -> None:
-        """Keeps nothing for a request."""
 
 
 def main() -> None:

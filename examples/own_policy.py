@@ -1,19 +1,17 @@
-"""A policy of your own in twenty lines: epsilon-greedy over drafters, rewarded by accepted tokens.
+"""A policy of your own in ten lines: epsilon-greedy over drafters, rewarded by accepted tokens.
 
-Shows `choose`, `learn` and `close`, and a decoder around the policy. Takes some 10 seconds on a CPU.
+Shows `choose` and `learn`, and a decoder with the policy. Takes some 10 seconds on a CPU.
 """
 
 from collections.abc import Sequence
 from random import Random
 
-from draftwise import Arm, Context, Decision, Decoder, Feedback, Method
-from draftwise.policies.recorders.bandit import Bandit, reward
+from draftwise import Decoder
+from draftwise.plugins import Arm, Bandit, Context, Decision, Feedback, Method, Policy, reward
 
 
-class EpsilonGreedy:
+class EpsilonGreedy(Policy):
     """Plays the arm with the best mean reward; with probability `epsilon` any arm."""
-
-    reads_hints = False  # whether the drafters are asked for hints before each choice
 
     def __init__(self, arms: Sequence[Arm], epsilon: float = 0.1) -> None:
         self.arms, self.epsilon = tuple(arms), epsilon
@@ -30,9 +28,6 @@ class EpsilonGreedy:
             self.total[feedback.decision.arm] += outcome.reward
             self.plays[feedback.decision.arm] += 1
 
-    def close(self, request: int) -> None:
-        """Keeps nothing for a request."""
-
 
 def epsilon_greedy(drafters: Sequence[str], *, length: int = 4) -> Method:
     """What an entry point in the group `draftwise.policies` would name; see docs/how-to/plugins.md."""
@@ -41,9 +36,8 @@ def epsilon_greedy(drafters: Sequence[str], *, length: int = 4) -> Method:
 
 
 def main() -> None:
-    made = Decoder.from_pretrained("zoo:target", drafters=["zoo:general", "ngram", "suffix"])
-    drafters = made.loop.pool.drafters
-    mine = Decoder(made.loop.target, drafters, epsilon_greedy(list(drafters)), made.tokenizer, eos=made.eos)
+    drafters = ["zoo:general", "ngram", "suffix"]
+    mine = Decoder.from_pretrained("zoo:target", drafters=drafters, policy=epsilon_greedy)
     out = mine.generate("What is 12 plus 30?", max_new_tokens=64)
     print(out.text)
     print("rounds by arm:", out.stats.pulls)

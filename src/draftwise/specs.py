@@ -5,7 +5,7 @@ Nothing is loaded, and no file is looked for. A spec in place of a name is retur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -70,9 +70,13 @@ class DrafterSpec(ModelSpec):
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec(Spec):
-    """A policy of the registry with its options; `text` is the name as it was given."""
+    """A policy of the registry with its options, or a `loaded` function from drafters' names to a `Method`.
+
+    `text` is the name as it was given.
+    """
 
     text: str = ""
+    loaded: Callable[[Sequence[str]], Any] | None = None
 
 
 def parse_target(given: Any, load: LoadOptions | None = None) -> ModelSpec:
@@ -138,14 +142,16 @@ def _parse_gguf(text: str) -> Spec | None:
     return None if spec.name != "lm" and spec.name in registry.names("drafters") else replace(spec, path=path)
 
 
-def parse_policy(given: str | PolicySpec) -> PolicySpec:
-    """Return the spec of a policy; `static-5` is `static?length=5`.
+def parse_policy(given: Any) -> PolicySpec:
+    """Return the spec of a policy, a name or a function; `static-5` is `static?length=5`.
 
     Raises:
         UserError: an unknown name, or options that cannot be read.
     """
     if isinstance(given, PolicySpec):
         return given
+    if callable(given):
+        return PolicySpec("", text=getattr(given, "__name__", type(given).__name__), loaded=given)
     spec = registry.parse(given)
     name, _, number = spec.name.rpartition("-")
     if name == "static" and number.isdigit():

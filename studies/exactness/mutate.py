@@ -142,6 +142,8 @@ def lives(mutant: Mutant | None, tests: Sequence[str], seconds: int, told: Path)
         os.dup2(out, 1), os.dup2(out, 2)
         import pytest
 
+        for name in [name for name in sys.modules if name.startswith(("draftwise", "studies"))]:
+            del sys.modules[name]  # imported by this study; the tests import them once more, changed
         if mutant is not None:
             sys.meta_path.insert(0, Changed(mutant.module, mutant.source))
         code = pytest.main([*tests, "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"])

@@ -20,14 +20,16 @@ from draftwise.core import round as rounds
 from draftwise.core.drafter_pool import DrafterPool
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.policies.bandit import BanditPolicy
+from draftwise.policies.catalogue import method
 from draftwise.policies.learners.fixed import Fixed
 from draftwise.policies.recorders.bandit import Bandit, reward
+from draftwise.testing import target as sim_target
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 
 V = 8
-MODULES = (target, roles, constraint)
+MODULES = (target, roles, constraint, sim_target)
 PROTOCOLS = [
     kind for kind in vars(roles).values() if getattr(kind, "_is_protocol", False) and kind is not Protocol
 ]
@@ -56,7 +58,9 @@ def world() -> dict[str, Any]:
         kinds
         | {
             "accept": draftwise.accept,
+            "markov": markov,
             "math": math,
+            "method": method,
             "Random": Random,
             "SimTarget": SimTarget,
             "SimDrafter": SimDrafter,

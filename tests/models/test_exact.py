@@ -23,7 +23,7 @@ from draftwise.models.compiled import heads
 from draftwise.models.compiled.heads import own_attention
 from draftwise.models.compiled.trial import compare
 from draftwise.models.native import kernels as panels
-from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner import PassInput
 from draftwise.models.runner.executors import cuda_graphs, exact
 from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.runner.executors.device_capture import Capture, call
@@ -263,9 +263,6 @@ class Compiled(Eager):
     """Eager passes that take themselves for compiled ones."""
 
     kind = "compiled"
-
-    def can_run(self, runner: ModelRunner, given: PassInput) -> bool:
-        return True
 
 
 def test_passes_that_do_not_agree_are_replaced() -> None:

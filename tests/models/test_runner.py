@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner import ModelRunner, PassInput, PassOutput
+from draftwise.models.runner.passes import Executor, PreparedPass
 from draftwise.models.runner.positions import Rope
 from draftwise.models.runner.runner import keeps_by_index
 from tests.tiny import VOCAB, model
@@ -196,3 +198,43 @@ def test_rows_are_moved_to_the_front_with_their_texts() -> None:
     got = rows.forward(PassInput(0, [[11], [12]], 1)).logits
     torch.testing.assert_close(got[0], alone(made, [*texts[2], 11])[-1:])
     torch.testing.assert_close(got[1], alone(made, [*texts[1], 12])[-1:])
+
+
+class Chains(Executor):
+    """Runs passes over one text, with logits of its own."""
+
+    kind = "chains"
+
+    def executor_for(self, runner: ModelRunner, given: PassInput) -> Executor:
+        return super().executor_for(runner, given) if given.parents else self
+
+    def run(self, runner: ModelRunner, prepared: PreparedPass) -> tuple[Tensor, dict[int, Tensor]]:
+        logits, states = runner.eager.run(runner, prepared)
+        return torch.full_like(logits, 7.0), states
+
+
+class Counting(Executor):
+    """Hands every pass down to another executor, and counts them by kind."""
+
+    def __init__(self, inner: Executor) -> None:
+        self.inner, self.passes = inner, Counter[str]()
+
+    def try_run(self, runner: ModelRunner, given: PassInput) -> PassOutput | None:
+        return self.inner.try_run(runner, given)
+
+    def executor_for(self, runner: ModelRunner, given: PassInput) -> Executor:
+        executor = self.inner.executor_for(runner, given)
+        self.passes[executor.kind] += 1
+        return executor
+
+
+def test_an_executor_hands_passes_to_another_whose_kind_they_have() -> None:
+    rows = opened(model("llama"), 1)
+    rows.use(counting := Counting(Chains()))
+    outputs = [
+        rows.forward(PassInput(0, [[3, 4]], 1)),
+        rows.forward(PassInput(0, [[5, 6]], 2, 0, {0: [-1, -1]})),
+    ]
+    assert [output.info.kind for output in outputs] == ["chains", "eager"]
+    assert [bool((output.logits == 7).all()) for output in outputs] == [True, False]
+    assert counting.passes == {"chains": 1, "eager": 1}

@@ -252,6 +252,13 @@ def test_one_learner_for_each_request_is_shown_by_the_mean() -> None:
     assert policy.values().values == (None,) * len(policy.arms)
 
 
+def test_a_function_of_the_drafters_names_can_stand_for_a_name() -> None:
+    spec = parse_policy(lambda drafters: method("static-3", drafters[1:]))
+    assert [arm.name for arm in method(spec, ["ngram", "suffix"]).policy.arms] == ["suffix:3"]
+    with pytest.raises(UserError, match=r"policy tuple: it made .*return a Method"):
+        method(parse_policy(tuple), ["ngram"])
+
+
 # -- a model's stop rules over a lookup -------------------------------------------------------------------
 
 LOOKUPS_FIRST = {name: team()[name] for name in ("ngram", "suffix", "good")}

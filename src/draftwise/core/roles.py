@@ -50,12 +50,14 @@ class Drafter(Protocol):
     def hint(self, request: Request) -> float:
         """A cheap, finite score of the draft it could make, such as a match length; 0 = nothing to offer.
 
-        Called once a round and request, before the policy chooses, if the policy `reads_hints`.
+        Called once a round and request, before the policy chooses, if the policy `reads_hints`. 1.0 unless it
+        is overridden.
 
         Examples:
             >>> drafter.hint(request)
             1.0
         """
+        return 1.0
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One draft per job, in order: at most `job.length` tokens (times the width, for a tree), or none.
@@ -200,7 +202,7 @@ class Policy(Protocol):
     It sees numbers only: no torch, no clock, and no random generator but the one it is handed. It must be a
     dataclass if a state file is to keep what it learns: fields with `metadata=learned(rule)` are saved and
     merged. `arms` are what it chooses among and never change; with `reads_hints` drafters are asked for their
-    hints before each choice (a policy without this attribute gets none). If it has `can_learn_late`, and that
+    hints before each choice. If it has `can_learn_late`, and that
     is true, it is told of a round after the next decision where the target is `Asynchronous`: its learning
     then takes no time of a round.
 
@@ -211,7 +213,7 @@ class Policy(Protocol):
     """
 
     arms: tuple[Arm, ...]
-    reads_hints: bool
+    reads_hints: bool = False
 
     def choose(self, context: Context, rng: Random) -> Decision:
         """Return the arm for the next round of one request: an index into `arms`.
@@ -226,18 +228,20 @@ class Policy(Protocol):
         """
 
     def learn(self, feedback: Feedback) -> None:
-        """What came of one decision, as the policy's recorder put it.
+        """What came of one decision, as the policy's recorder put it; does nothing unless it is overridden.
 
         Called after each round, and before `close` for what came late. A feedback without outcomes, losses
         and windows says that the decision came to nothing. What it raises is reported in `Round.fault`.
         """
+        return
 
     def close(self, request: int) -> None:
-        """Forget what belongs to one request, by its id.
+        """Forget what belongs to one request, by its id; does nothing unless it is overridden.
 
         Called once when its text ends, also if no decision was made for it. A parked request may continue
         under the same id: it is then a new text. What it raises is a warning.
         """
+        return
 
 
 @runtime_checkable

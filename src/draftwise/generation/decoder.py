@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from random import Random, SystemRandom
@@ -75,7 +75,7 @@ class Decoder:
         target: Any,
         *,
         drafters: str | Sequence[Any] = (),
-        policy: str = "",
+        policy: str | Callable[[Sequence[str]], Method] = "",
         tokenizer: Any = None,
         dtype: Any = "auto",
         device: Any = "auto",
@@ -94,19 +94,19 @@ class Decoder:
         A model is a Hugging Face id, a local folder, `zoo:NAME` or a GGUF file (`gguf:PATH?context=4096`, or
         a path that ends in .gguf), which llama.cpp runs with its own tokenizer and chat template. A drafter
         is a model, or `none`, `ngram`, `suffix`, `retrieval:PATH`, with options as in `ngram?min=2&max=4`;
-        one string may list several, separated by commas. `policy` defaults to `auto`, or `none` without
-        drafters. `pack` stores the linear weights of models loaded here in a layout for fast CPU passes:
-        "auto" if it is faster on this machine, True wherever possible (see `packed`); models given as objects
-        are never changed. `compile` runs the models' passes as compiled graphs on a CPU (see
-        `draftwise.models.compiled`): "auto" in the background where a run is long enough, and from the start
-        once a graph is on disk; "kept" only then; "on" before anything else; "off" never. With `exact` the
-        target's text depends on no draft and no other text, bit for bit, in half precision too. `probe` reads
-        a few made-up tokens to find out how the models can be run (see `draftwise.models.probe`). `state` is
-        a file for what the policy learns; a file for other models or arms is left unchanged, with a warning;
-        "auto" is one in the user's cache, for the policy `auto` alone, and "off" or None keeps nothing.
-        `seed` is for the policy's choices and for texts without a seed; a new one by default. `prefix_cache`
-        is the memory in MiB for what was read of texts that have ended. The target's own settings apply
-        unless a call overrides them.
+        one string may list several, separated by commas. `policy` is a name, or a function from the drafters'
+        names to a `Method`; it defaults to `auto`, or `none` without drafters. `pack` stores the linear
+        weights of models loaded here in a layout for fast CPU passes: "auto" if it is faster on this machine,
+        True wherever possible (see `packed`); models given as objects are never changed. `compile` runs the
+        models' passes as compiled graphs on a CPU (see `draftwise.models.compiled`): "auto" in the background
+        where a run is long enough, and from the start once a graph is on disk; "kept" only then; "on" before
+        anything else; "off" never. With `exact` the target's text depends on no draft and no other text, bit
+        for bit, in half precision too. `probe` reads a few made-up tokens to find out how the models can be
+        run (see `draftwise.models.probe`). `state` is a file for what the policy learns; a file for other
+        models or arms is left unchanged, with a warning; "auto" is one in the user's cache, for the policy
+        `auto` alone, and "off" or None keeps nothing. `seed` is for the policy's choices and for texts
+        without a seed; a new one by default. `prefix_cache` is the memory in MiB for what was read of texts
+        that have ended. The target's own settings apply unless a call overrides them.
 
         Raises:
             UserError: an unknown name or option, models that do not fit together, or a `state` file that

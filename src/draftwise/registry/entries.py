@@ -105,7 +105,7 @@ def _imported(factory: Callable[..., Any]) -> Found:
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
     positional, options = list[str](), dict[str, Option]()
     for name, parameter in inspect.signature(factory).parameters.items():
-        if parameter.kind is not parameter.KEYWORD_ONLY:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             positional.append(name)
         elif isinstance(parameter.default, (int, float, str)):
             kind, *said = get_args(hints[name]) or (hints[name],)

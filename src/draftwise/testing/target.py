@@ -86,7 +86,15 @@ class SimScores:
 
 
 class SimTarget:
-    """A target whose next-token logits are a plain function of the history."""
+    """A target whose next-token logits are a plain function of the history.
+
+    Examples:
+        >>> from draftwise import Loop, Sampling
+        >>> target, plain = SimTarget(markov([[0.0, 1.0], [1.0, 0.0]]), 2), method("none", [])
+        >>> loop = Loop(target, {}, plain.policy, plain.recorder)
+        >>> [round.tokens for round in loop.run([[0]], Sampling(max_new_tokens=2))]
+        [(1,), (0,)]
+    """
 
     def __init__(self, distribution: Distribution, vocab_size: int, *, max_length: int = 1 << 30) -> None:
         self.distribution, self.vocab_size, self.max_length = distribution, vocab_size, max_length

@@ -30,6 +30,7 @@ from ...models.runner.executors.compile import check_mode, compile_runner
 from ...models.runner.positions import ENDLESS
 from ...models.threads import THREADS, release
 from ...models.verdicts import start
+from ...policies.catalogue import Method
 from ...specs import DrafterSpec, LoadOptions, PolicySpec, model_name, parse_drafters, parse_policy
 from ...state.cached import AUTO, check_state, open_state
 from ...state.file import StateFile
@@ -43,7 +44,7 @@ from .together import Steps
 def transformers_generate(
     *,
     drafters: Sequence[Any] = ("ngram", "suffix"),
-    policy: str = "",
+    policy: str | Callable[[Sequence[str]], Method] = "",
     tokenizer: Any = None,
     seed: int = 0,
     compile: str = "auto",

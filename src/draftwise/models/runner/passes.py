@@ -123,7 +123,7 @@ class PreparedPass:
 
 
 class Executor:
-    """Runs the passes of a model in one way; what it cannot run is run eagerly.
+    """Runs the passes of a model in one way, and hands those that it cannot run to another executor.
 
     `kind` names the way in `PassInfo`. `buffers` are the rows and slots of a KV cache that must not move
     while it is in use; None if it may grow.
@@ -146,9 +146,11 @@ class Executor:
         """Draft trees without a read of the device between depths; None if it cannot."""
         return None
 
-    def can_run(self, runner: Any, given: PassInput) -> bool:
-        """Return whether `run` can run this pass: trees, hidden states, another model."""
-        return False
+    def executor_for(self, runner: Any, given: PassInput) -> Executor:
+        """Return whose `run` runs this pass: `runner.eager` where this one has no trees, hidden states or
+        another model."""
+        eager: Executor = runner.eager
+        return eager
 
     def run(self, runner: Any, prepared: PreparedPass) -> tuple[Tensor, States]:
         """Run a prepared pass; returns the logits of at least its last `columns` positions, and states."""

@@ -39,7 +39,7 @@ class ModelRunner:
     in; otherwise the model computes its own. How the model treats masks and positions is probed, unless
     `traits` are given. A `stateful` runner keeps states that cannot rewind (`StateRunner`).
 
-    Passes are run by the `executor`, and eagerly where it cannot run one. `poll`, if it is set, is called
+    Passes are run by the `executor`, or by one that it names. `poll`, if it is set, is called
     before every pass, and tells whether it did something that took time (`compiler`).
     """
 
@@ -192,9 +192,7 @@ class ModelRunner:
         if len(texts) > 1 and not (self.together and len(set(map(self.rope.regime, lengths))) < 2):
             return self._read_apart(given)
         prepared = self._prepare(given)
-        executor = self.executor
-        if executor is not self.eager and not executor.can_run(self, given):
-            executor = self.eager
+        executor = self.executor.executor_for(self, given)
         begin = perf_counter()
         logits, states = executor.run(self, prepared)
         seconds = perf_counter() - begin

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ... import registry
 from ...core.arms import Arm
 from ...core.roles import Policy, Recorder
+from ...errors import UserError
 from ...specs import PolicySpec, parse_policy
 from ..adaptive import Adaptive
 from ..bandit import BanditPolicy
@@ -31,13 +32,18 @@ class Method:
 
 
 def method(policy: str | PolicySpec, drafters: Sequence[str]) -> Method:
-    """Return the policy called `name?key=value`, over the drafters at hand; `static-5` is `static?length=5`.
+    """Return the policy called `name?key=value`, or that of a function, over the drafters at hand.
 
     Raises:
-        UserError: an unknown name or option.
+        UserError: an unknown name or option, or a function that returns no `Method`.
     """
     spec = parse_policy(policy)
-    built: Method = registry.build("policies", spec, drafters, *([spec.path] if spec.path else []))
+    if spec.loaded is not None:
+        built = spec.loaded(drafters)
+    else:
+        built = registry.build("policies", spec, drafters, *([spec.path] if spec.path else []))
+    if not isinstance(built, Method):
+        raise UserError(f"policy {spec.text}: it made {built!r}; return a Method(policy, recorder)")
     return built
 
 

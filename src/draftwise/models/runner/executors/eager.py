@@ -22,8 +22,8 @@ class Eager(Executor):
         """Return the hidden states of these layers from now on; UserError if the model has no such layer."""
         self.hooks = LayerHooks(model, layers)
 
-    def can_run(self, runner: Any, given: PassInput) -> bool:
-        return True
+    def executor_for(self, runner: Any, given: PassInput) -> Executor:
+        return self
 
     def run(self, runner: Any, prepared: PreparedPass) -> tuple[Tensor, States]:
         """Call the model; another one that is given has no hidden states to return, a head its own."""

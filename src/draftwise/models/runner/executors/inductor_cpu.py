@@ -59,9 +59,9 @@ class InductorCpu(Executor):
         self._numbers = np.zeros((1, BANDED[0]), np.int64)
         self._ids = torch.from_numpy(self._numbers)  # of a short pass
 
-    def can_run(self, runner: ModelRunner, given: PassInput) -> bool:
-        """All passes of the model itself, if the graph returns the hidden states that are asked for."""
-        return given.model is None and runner.layers == tuple(self.plan.outputs)
+    def executor_for(self, runner: ModelRunner, given: PassInput) -> Executor:
+        """This one for the model itself, if the graph returns the hidden states that are asked for."""
+        return self if given.model is None and runner.layers == tuple(self.plan.outputs) else runner.eager
 
     def try_run(self, runner: ModelRunner, given: PassInput) -> PassOutput | None:
         """Run a few tokens of one text that see all before them, which is what most passes do.
@@ -76,7 +76,7 @@ class InductorCpu(Executor):
             cache.plan.slots, runner.positions.shape[0], runner.masks.all_of, runner.max_length, BANDED[1]
         )
         short = len(given.tokens) == 1 and total <= most and width <= BANDED[0] and not given.parents
-        if not short or not self.can_run(runner, given):
+        if not short or self.executor_for(runner, given) is not self:
             return None
         begin = perf_counter()
         cache.schedule(row, [start], width, even=True, rows=len(runner.request_ids), slots=0)

@@ -1,0 +1,21 @@
+"""A fault that is put into a module reaches its tests."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+from pathlib import Path
+import sys
+from studies.exactness.mutate import Mutant, lives
+mutant = Mutant("core.accept", "", 1, "", "raise ImportError('the fault')")
+print(lives(mutant, ["tests/core/test_accept.py"], 60, Path(sys.argv[1]))[0])
+"""
+
+
+def test_modules_that_the_study_itself_imports_are_changed_too(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    ran = subprocess.run([sys.executable, "-c", SCRIPT, str(told)], capture_output=True, text=True)
+    assert (ran.stdout, "the fault" in told.read_text()) == ("False\n", True), ran.stderr
