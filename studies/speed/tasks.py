@@ -166,9 +166,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=16, help="prompts of each domain")
     parser.add_argument("--first", type=Path, help="the trace of the first turns")
     parser.add_argument("--trace", type=Path, help="of a generalist and the specialists")
-    parser.add_argument(
-        "--beside", type=Path, help="a trace of the same prompts, whose first model is compared"
-    )
+    parser.add_argument("--beside", type=Path, help="a trace of the same prompts with other models")
+    parser.add_argument("--reference", help="the method that others are compared with; default: UCB")
     parser.add_argument("--costs", action="append", default=[], help="may be repeated")
     parser.add_argument("--orders", type=int, default=3, help="seeds of what draws")
     args = parser.parse_args()
@@ -193,14 +192,16 @@ def main() -> None:
     named = [(name, policy_of, worlds) for name, policy_of in methods(worlds[0], texts, args.data)]
     if args.beside:
         others = [World(Trace(args.beside), each, "") for each in costs]
-        named.append((others[0].model, lambda _: f"static-5?drafter={others[0].model}", others))
+        for who in others[0].models:
+            named.append((who, lambda _, who=who: f"static-5?drafter={who}", others))
+    named.sort(key=lambda one: one[0] != args.reference)
     print(heading("method", *args.costs, "accepted", "catching up", "switches"))
-    ucb: list[Real] = []
+    reference: list[Real] = []
     for name, policy_of, where in named:
         parts = [(state,) for state in where[0].stages] if where is not worlds else texts
         runs = [play(world, policy_of, parts, args.orders if name == "random" else 1) for world in where]
-        ucb = ucb or [run[0] for run in runs]
-        cells = [cell(*ratio(one, run[0])) for one, run in zip(ucb, runs, strict=True)]
+        reference = reference or [run[0] for run in runs]
+        cells = [cell(*ratio(one, run[0])) for one, run in zip(reference, runs, strict=True)]
         total = runs[-1].sum((1, 2))
         late = " ".join(f"{run[1].sum() / run[0].sum():.3f}" for run in runs)
         facts = f"{total[4] / total[3]:.2f}", late, f"{runs[-1][2].mean():.1f}"
