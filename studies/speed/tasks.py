@@ -129,6 +129,16 @@ def similar(data: Path, texts: Sequence[Text]) -> Iterator[tuple[str, list[str]]
             yield f"{kind}, {what}", list(router.fit(inputs, [name for name, _ in known]).predict(own))
 
 
+def always(name: str) -> PolicyOf:
+    """One policy."""
+    return lambda _: name
+
+
+def routed(of: dict[int, str]) -> PolicyOf:
+    """The drafter of each recording, by its identity."""
+    return lambda state: f"static-5?drafter=zoo:{of[id(state)]}"
+
+
 def methods(world: World, texts: Sequence[Text], data: Path | None) -> Iterator[tuple[str, PolicyOf]]:
     """All methods by name, UCB first."""
     drafters = {name.removeprefix("zoo:"): name for name in world.models}
@@ -144,7 +154,7 @@ def methods(world: World, texts: Sequence[Text], data: Path | None) -> Iterator[
         )
         names = [f"metasd-{other}beta=0.1&per_query=false{more}" for other in others]
     for name in (*names, *(f"static-5?drafter={drafter}" for drafter in drafters.values())):
-        yield name, lambda _, name=name: name
+        yield name, always(name)
     yield "own", lambda state: f"static-5?drafter={drafters[state.recording.category]}"
     if several or not data:
         return
@@ -154,7 +164,7 @@ def methods(world: World, texts: Sequence[Text], data: Path | None) -> Iterator[
         right = np.mean([of[id(text[0])] == text[0].recording.category for text in texts])
         yield (
             f"{name}, {100 * right:.0f} % right",
-            lambda state, of=of: f"static-5?drafter=zoo:{of[id(state)]}",
+            routed(of),
         )
 
 
@@ -193,7 +203,7 @@ def main() -> None:
     if args.beside:
         others = [World(Trace(args.beside), each, "") for each in costs]
         for who in others[0].models:
-            named.append((who, lambda _, who=who: f"static-5?drafter={who}", others))
+            named.append((who, always(f"static-5?drafter={who}"), others))
     named.sort(key=lambda one: one[0] != args.reference)
     print(heading("method", *args.costs, "accepted", "catching up", "switches"))
     reference: list[Real] = []
