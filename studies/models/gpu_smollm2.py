@@ -81,7 +81,7 @@ def options(data: Path, minutes: float, changes: dict[str, Any]) -> dict[str, An
     """Those of `make_smollm2`, for a GPU and by time."""
     from studies.models.make_smollm2 import recipes
 
-    recipe = recipes(data)["smollm2-eagle3"][1]
+    recipe = recipes(data)["smollm2-first"][1]
     return recipe | SETTINGS | {"minutes": minutes} | changes
 
 

@@ -1,12 +1,12 @@
 """Make the bundled drafters of SmolLM2-135M-Instruct, with the commands of `draftwise train`.
 
     python -m studies.models.make_smollm2 --data DATA --out OUT
-    python -m studies.models.make_smollm2 --data DATA --out OUT --only smollm2-eagle3
+    python -m studies.models.make_smollm2 --data DATA --out OUT --only smollm2-first,smollm2-eagle3
 
 `--data` holds `gsm8k/train.jsonl` and so on, from which `chat_prompts` makes prompts as people write them;
-the target answers each once, greedily. Then an EAGLE-3 head for all of them, its four specialists, for which
-it answers their own prompts at temperature 0.7, too, and Medusa heads. After an interruption the same command
-continues.
+the target answers each once, greedily. Then a first EAGLE-3 head for all of them, which learns on from as
+many other prompts; its four specialists, for which the target answers their own prompts at temperature 0.7,
+too; and Medusa heads. After an interruption the same command continues.
 """
 
 from __future__ import annotations
@@ -37,7 +37,17 @@ def recipes(out: Path) -> dict[str, tuple[str, dict[str, Any]]]:
     """Every drafter's verb and options, in the order in which they are made."""
     common = COMMON | {"data": (str(out / "prompts.jsonl"),), "answers": str(out / "answers.jsonl")}
     general = {"drafted": 8192, "steps": 2000, "rate": 2e-3, "shallow": 0.65}
-    made: dict[str, tuple[str, dict[str, Any]]] = {"smollm2-eagle3": ("eagle", common | HEAD | general)}
+    further = {
+        "data": (str(out / "further.jsonl"),),
+        "steps": 700,
+        "rate": 1e-3,
+        "shallow": 0.0,
+        "start": str(out / "smollm2-first"),
+    }
+    made: dict[str, tuple[str, dict[str, Any]]] = {
+        "smollm2-first": ("eagle", common | HEAD | general),
+        "smollm2-eagle3": ("eagle", common | HEAD | further),
+    }
     own = {
         "drafted": 2048,
         "steps": 150,
@@ -64,9 +74,12 @@ def main() -> None:
     parser.add_argument("--steps", type=float, default=1.0, help="share of the steps")
     parser.add_argument("--precision", default="auto", help="as of `draftwise train`")
     args = parser.parse_args()
-    file = args.out / "prompts.jsonl"
-    if not file.exists():
-        write_prompts(make_prompts(args.data, scale=args.scale), file)
+    file, further = args.out / "prompts.jsonl", args.out / "further.jsonl"
+    if not (file.exists() and further.exists()):
+        first = make_prompts(args.data, scale=args.scale)
+        write_prompts(first, file)
+        twice, known = make_prompts(args.data, scale=2 * args.scale), {row["prompt"] for row in first}
+        write_prompts([row for row in twice if row["prompt"] not in known], further)
     found = recipes(args.out)
     for _, options in found.values():
         options |= {"steps": max(2, round(options["steps"] * args.steps)), "precision": args.precision}

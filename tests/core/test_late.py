@@ -172,7 +172,7 @@ def test_nothing_is_lost_where_requests_join_leave_wait_and_fail(policy: str) ->
             loop.close(rng.choice([*loop.open.values()]))
     loop.catch_up()
     assert waited > 50 and sorted(id(known.decision) for known in spy.heard) == sorted(map(id, spy.decided))
-    assert len(spy.heard) > 300 and not loop.barrier.lessons
+    assert len(spy.heard) > 100 and not loop.barrier.lessons
     if policy != "auto":
         assert in_flight(spy._policy) == 0
 
@@ -315,7 +315,7 @@ def test_no_drafter_and_no_scores_are_asked_while_a_pass_runs(policy: str, batch
     for role in (pool.drafters, pool.graders, pool.guessers, pool.waiters):
         role.update({name: Busy(drafter, loop.target) for name, drafter in role.items()})
     texts(loop, Sampling(max_new_tokens=30, temperature=0.9), batch=batch)
-    assert len(spy.heard) > 30 and set(loop.faults.values()) == {0}
+    assert len(spy.heard) > 10 and set(loop.faults.values()) == {0}
 
 
 def test_auto_learns_what_each_round_took_by_its_own_decision() -> None:

@@ -85,12 +85,15 @@ def test_drafters_of_a_real_model_are_made_one_from_the_other(
     def few(out: Path) -> Any:
         found = recipes(out)
         for name, (_, options) in found.items():
-            options |= {"drafted": 12 if name == "smollm2-eagle3" else 6, "held_out": 4, "context": 0}
+            options |= {"drafted": 12 if name == "smollm2-first" else 6, "held_out": 4, "context": 0}
         return found
 
     monkeypatch.setattr(module, "recipes", few)
-    only = "smollm2-eagle3,smollm2-math"
-    run(monkeypatch, "models.make_smollm2", "--data", data, "--out", out, "--only", only, "--steps", 0.002)
+    only = "smollm2-first,smollm2-eagle3,smollm2-math"
+    words = ("--data", data, "--out", out, "--only", only, "--steps", 0.002, "--scale", 0.02)
+    run(monkeypatch, "models.make_smollm2", *words)
+    files = [(out / name).read_text().splitlines() for name in ("prompts.jsonl", "further.jsonl")]
+    assert not set(files[0]) & set(files[1]) and all(files)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == only.split(",")
     made = Decoder.from_pretrained(
