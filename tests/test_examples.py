@@ -17,6 +17,7 @@ from tests.effort import some, thorough
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SAID = {
+    "counting_executor.py": "passes by kind: {'eager': ",
     "generate.py": "same tokens as plain decoding: True",
     "inside_transformers.py": "same tokens as model.generate alone: True",
     "own_drafter.py": "same tokens as plain decoding: True",
