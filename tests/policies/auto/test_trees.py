@@ -28,8 +28,8 @@ from draftwise.errors import UserError
 from draftwise.models.runner.drafts import TreeLevel
 from draftwise.policies.auto.chances import MEMORY, SIBLINGS, Calibration, Siblings
 from draftwise.policies.auto.drafts import DEEPEST, WIDTH, Candidate
-from draftwise.policies.auto.policy import TRUSTED, AutoPolicy
-from draftwise.policies.auto.prices import WAIT
+from draftwise.policies.auto.policy import KINDS, TRUSTED, AutoPolicy
+from draftwise.policies.auto.prices import BATCH_SIZES, WAIT, size_class
 from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.auto import team
@@ -314,6 +314,61 @@ def test_trees_that_look_too_expensive_are_tried_again_in_the_end() -> None:
         assert not price.trial
         assert policy.arms[policy.choose(Context(), Random(0)).arm].width == 1
     assert price.trial
+
+
+FOUR = [Context(request=k, batch_size=4) for k in range(4)]
+
+
+def taught_in_batches(*, tree: float | None = 0.1e-3) -> AutoPolicy:
+    """As `taught`, where passes of four requests are free, and a depth of trees takes so many seconds."""
+    policy = taught()
+    for tokens in (4, 8, 12, 20):
+        policy.pass_prices[size_class(4)].add(tokens, 10e-3)
+    for depth in (1, 1, 4) if tree else ():
+        policy.draft_price(0, WIDTH).add(depth, 0, (tree or 0.0) * depth, 4, 4)
+    return policy
+
+
+def widths_of(policy: AutoPolicy) -> set[int]:
+    policy.plan(FOUR)
+    return {policy.arms[policy.choose(context, Random(0)).arm].width for context in FOUR}
+
+
+def test_in_a_batch_trees_that_look_too_expensive_are_tried_again_in_the_end() -> None:
+    policy = taught_in_batches(tree=1.0)
+    for _ in range(WAIT):
+        assert not policy.draft_price(0, WIDTH).trial
+        assert widths_of(policy) == {1} and not policy.trial
+    assert policy.draft_price(0, WIDTH).trial
+    assert widths_of(policy) == {WIDTH} and policy.trial, "the guard does not count it"
+    assert widths_of(taught_in_batches()) == {WIDTH}
+
+
+def test_in_a_batch_trees_have_the_price_of_passes_over_trees_of_that_batch() -> None:
+    policy, eager = taught_in_batches(), KINDS.index("other")
+    policy.tree_kind = eager
+    assert widths_of(policy) == {WIDTH}, "no such pass was seen"
+    for tokens in (1, 5):
+        policy.pass_prices[eager * len(BATCH_SIZES)].add(tokens, 10e-3)
+    assert widths_of(policy) == {WIDTH}, "nor of this batch"
+    for tokens in (4, 20):
+        policy.pass_prices[eager * len(BATCH_SIZES) + size_class(4)].add(tokens, 40e-3)
+    assert widths_of(policy) == {1}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_in_a_batch_a_depth_pays_for_its_part_of_the_call_and_a_node_lengthens_no_padded_row(
+    padded: bool,
+) -> None:
+    policy, tree = taught_in_batches(), Candidate(0, 2, 1.0, 0.0, 1.0, width=WIDTH, is_tree=True)
+    policy.padded, policy.calibrations[0].seen = padded, TRUSTED
+    price = policy.draft_price(0, WIDTH)
+    price.width = 2.0
+    for tokens in (4, 8, 12, 20) * 40:
+        policy.pass_prices[size_class(4)].add(tokens, 10e-3 + 0.5e-3 * tokens)
+    rule = policy._stop(tree, 4, 100.0)
+    assert rule.deeper == pytest.approx(100.0 * price(4)[1] / 4 / policy.acceptance[0].mean)
+    assert rule.threshold == (0.0 if padded else pytest.approx(100.0 * 0.5e-3, rel=0.1))
 
 
 def test_the_first_trees_of_a_head_are_trials_and_no_chain_learns_from_their_signals() -> None:
