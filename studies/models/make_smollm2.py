@@ -44,7 +44,7 @@ def recipes(out: Path) -> dict[str, tuple[str, dict[str, Any]]]:
         "shallow": 0.0,
         "start": str(out / "smollm2-first"),
     }
-    made: dict[str, tuple[str, dict[str, Any]]] = {
+    table: dict[str, tuple[str, dict[str, Any]]] = {
         "smollm2-first": ("eagle", common | HEAD | general),
         "smollm2-eagle3": ("eagle", common | HEAD | further),
     }
@@ -58,10 +58,10 @@ def recipes(out: Path) -> dict[str, tuple[str, dict[str, Any]]]:
         "start": str(out / "smollm2-eagle3"),
     }
     for domain in SPECIALISTS:
-        made[f"smollm2-{domain}"] = ("eagle", common | HEAD | own | {"domain": domain})
+        table[f"smollm2-{domain}"] = ("eagle", common | HEAD | own | {"domain": domain})
     medusa = {"tied": True, "heads": 4, "steps": 400, "batch": 16, "pieces": 2, "rate": 2e-3}
-    made["smollm2-medusa"] = ("medusa", common | medusa)
-    return made
+    table["smollm2-medusa"] = ("medusa", common | medusa)
+    return table
 
 
 def main() -> None:
@@ -78,8 +78,8 @@ def main() -> None:
     if not (file.exists() and further.exists()):
         first = make_prompts(args.data, scale=args.scale)
         write_prompts(first, file)
-        twice, known = make_prompts(args.data, scale=2 * args.scale), {row["prompt"] for row in first}
-        write_prompts([row for row in twice if row["prompt"] not in known], further)
+        twice, seen = make_prompts(args.data, scale=2 * args.scale), {row["prompt"] for row in first}
+        write_prompts([row for row in twice if row["prompt"] not in seen], further)
     found = recipes(args.out)
     for _, options in found.values():
         options |= {"steps": max(2, round(options["steps"] * args.steps)), "precision": args.precision}

@@ -70,10 +70,10 @@ def workloads(data: Path, tokenizer: Any, limit: int) -> Lines:
 
 def second_turns(trace: Trace, tokenizer: Any) -> Lines:
     """Raw conversations; `question_id` is the number of the recording with the first turn."""
-    known = [(i, one) for i, one in enumerate(trace) if one.committed >= LEAST]
-    turns = [(one.category, tokenizer.decode(one.prompt)) for _, one in known]
+    answered = [(i, one) for i, one in enumerate(trace) if one.committed >= LEAST]
+    turns = [(one.category, tokenizer.decode(one.prompt)) for _, one in answered]
     Random(0).shuffle(turns)
-    for i, one in known:
+    for i, one in answered:
         category, turn = next(each for each in turns if each[0] != one.category)
         turns.remove((category, turn))
         turns.append((category, turn))
@@ -118,15 +118,15 @@ def similar(data: Path, texts: Sequence[Text]) -> Iterator[tuple[str, list[str]]
             one.double().numpy() for one in (layers[0][0].mean(0), layers[-1][0].mean(0), layers[-1][0, -1])
         ]
 
-    known = [
+    labelled = [
         (name, prompt_ids(tokenizer, text)) for name in SETS for text in asked(data, name, "train")[:100]
     ]
-    training = [vectors(ids) for _, ids in known]
+    training = [vectors(ids) for _, ids in labelled]
     prompts = [vectors(text[0].recording.prompt.tolist()) for text in texts]
     for i, what in enumerate(("mean of embeddings", "mean of last states", "last state")):
         inputs, own = (normalize([each[i] for each in many]) for many in (training, prompts))
         for kind, router in (("nearest", NearestCentroid()), ("regression", LogisticRegression(C=100))):
-            yield f"{kind}, {what}", list(router.fit(inputs, [name for name, _ in known]).predict(own))
+            yield f"{kind}, {what}", list(router.fit(inputs, [name for name, _ in labelled]).predict(own))
 
 
 def always(name: str) -> PolicyOf:

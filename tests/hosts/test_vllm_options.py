@@ -67,6 +67,7 @@ def test_the_longest_draft_is_the_policys() -> None:
     [
         ({"policy": "nonsense"}, "unknown policy"),
         ({"policy": "none"}, "never drafts"),
+        ({"policy": len}, "workers load it by name"),
         ({"drafters": ["a,b"]}, "without comma"),
         ({"drafters": [object()]}, "by name"),
         ({"policy": "draft-all", "drafters": ["ngram", "suffix"]}, "trees"),

@@ -202,9 +202,8 @@ class Policy(Protocol):
     It sees numbers only: no torch, no clock, and no random generator but the one it is handed. It must be a
     dataclass if a state file is to keep what it learns: fields with `metadata=learned(rule)` are saved and
     merged. `arms` are what it chooses among and never change; with `reads_hints` drafters are asked for their
-    hints before each choice. If it has `can_learn_late`, and that
-    is true, it is told of a round after the next decision where the target is `Asynchronous`: its learning
-    then takes no time of a round.
+    hints before each choice. If it has `can_learn_late`, and that is true, it is told of a round after the
+    next decision where the target is `Asynchronous`: its learning then takes no time of a round.
 
     The loop or a host calls it, from one thread at a time, under the loop's lock. Several requests are
     decided before the first of them is learned from, so that whatever belongs to a decision is kept by

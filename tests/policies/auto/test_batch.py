@@ -180,9 +180,9 @@ def test_one_that_becomes_wide_lengthens_all_rows_if_they_are_padded() -> None:
 def test_trials_and_deep_drafts_stay_chains_and_a_pass_at_most_doubles_twice() -> None:
     assert widths(plan(all_beside(0.5, trial=2), free, (0.0, 0.0), lengths=FEW)) == {1}
     assert widths(plan(all_beside(0.999), free, (0.0, 0.0), lengths=(DEEPEST + 4,))) == {1}
-    known = passes(free, (8, 16))
-    assert widths(plan(all_beside(0.5), known, (0.0, 0.0), lengths=(1,))) == {WIDTH}, "40 of at most 56"
-    assert widths(plan(all_beside(0.5), known, (0.0, 0.0), lengths=(2,))) == {1}, "72 of at most 56"
+    small = passes(free, (8, 16))
+    assert widths(plan(all_beside(0.5), small, (0.0, 0.0), lengths=(1,))) == {WIDTH}, "40 of at most 56"
+    assert widths(plan(all_beside(0.5), small, (0.0, 0.0), lengths=(2,))) == {1}, "72 of at most 56"
 
 
 # -- calls -----------------------------------------------------------------------------------------------

@@ -175,8 +175,8 @@ def test_a_batch_drafts_wide_where_nodes_are_free(
     monkeypatch: pytest.MonkeyPatch, kind: str, padded: bool
 ) -> None:
     """A head's trees, and the siblings of a drafter that has no trees: not a word is changed."""
-    found = {"trees": Head, "siblings": Beside}[kind]
-    stage = Stage(monkeypatch, {HEAD: always(0.5)}, FREE, kind=found, padded=padded)
+    head = {"trees": Head, "siblings": Beside}[kind]
+    stage = Stage(monkeypatch, {HEAD: always(0.5)}, FREE, kind=head, padded=padded)
     _, _, rounds = stage.run(auto(trees=False), batch=4)
     without = stage.clock.now
     _, loop, rounds = stage.run(auto(), batch=4)

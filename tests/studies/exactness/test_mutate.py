@@ -16,6 +16,6 @@ print(lives(mutant, ["tests/core/test_accept.py"], 60, Path(sys.argv[1]))[0])
 
 
 def test_modules_that_the_study_itself_imports_are_changed_too(tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    ran = subprocess.run([sys.executable, "-c", SCRIPT, str(told)], capture_output=True, text=True)
-    assert (ran.stdout, "the fault" in told.read_text()) == ("False\n", True), ran.stderr
+    report = tmp_path / "told"
+    ran = subprocess.run([sys.executable, "-c", SCRIPT, str(report)], capture_output=True, text=True)
+    assert (ran.stdout, "the fault" in report.read_text()) == ("False\n", True), ran.stderr

@@ -215,6 +215,8 @@ def _options(
         raise UserError(
             f"drafter {wrong[0]!r}: vLLM's workers load drafters by name; give a name without comma"
         )
+    if not isinstance(policy, str):
+        raise UserError(f"policy {policy!r}: vLLM's workers load it by name; give that of an installed one")
     file = "" if state is None else str(Path(state).expanduser().resolve())
     options = Options(drafters=tuple(names), policy=policy, state=file, seed=seed)
     if not (longest := options.longest):

@@ -39,8 +39,8 @@ class ModelRunner:
     in; otherwise the model computes its own. How the model treats masks and positions is probed, unless
     `traits` are given. A `stateful` runner keeps states that cannot rewind (`StateRunner`).
 
-    Passes are run by the `executor`, or by one that it names. `poll`, if it is set, is called
-    before every pass, and tells whether it did something that took time (`compiler`).
+    Passes are run by the `executor`, or by one that it names. `poll`, if it is set, is called before every
+    pass, and tells whether it did something that took time (`compiler`).
     """
 
     stateful = steps = free = False
