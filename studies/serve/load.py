@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -68,26 +68,31 @@ class Seen:
         return figures
 
 
-async def one(client: openai.AsyncOpenAI, model: str, prompt: str, most: int, seen: Seen) -> None:
+def ask(client: openai.AsyncOpenAI, prompt: str, chat: bool, **options: Any) -> Awaitable[AsyncIterator[Any]]:
+    """A streamed greedy text: the answer in a chat, or how a text goes on."""
+    options |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
+    if chat:
+        return client.chat.completions.create(messages=[{"role": "user", "content": prompt}], **options)
+    return client.completions.create(prompt=prompt, **options)
+
+
+async def one(stream: Awaitable[AsyncIterator[Any]], seen: Seen) -> None:
     """A text."""
     began = last = time.perf_counter()
     first = True
-    stream = await client.completions.create(
-        model=model,
-        prompt=prompt,
-        max_tokens=most,
-        temperature=0.0,
-        stream=True,
-        stream_options={"include_usage": True},
-    )
-    async for chunk in stream:
+    async for chunk in await stream:
         now = time.perf_counter()
-        if chunk.choices and chunk.choices[0].text:
+        if any(piece_of(choice) for choice in chunk.choices):
             seen.firsts.append(now - began) if first else seen.gaps.append(now - last)
             first, last = False, now
         if chunk.usage is not None:
             seen.tokens += chunk.usage.completion_tokens
     seen.texts += 1
+
+
+def piece_of(choice: Any) -> str | None:
+    """The new text of a choice, of either kind of request."""
+    return choice.delta.content if hasattr(choice, "delta") else choice.text
 
 
 def drawn(prompts: Sequence[str], client: int) -> Iterator[str]:
@@ -97,18 +102,21 @@ def drawn(prompts: Sequence[str], client: int) -> Iterator[str]:
         yield draw.choice(prompts)
 
 
+Asked = Callable[[openai.AsyncOpenAI, str], Awaitable[AsyncIterator[Any]]]
+
+
 async def turn(
-    url: str, model: str, asked: Callable[[int], Iterator[str]], clients: int, seconds: float, most: int
+    url: str, asked: Asked, prompts: Callable[[int], Iterator[str]], clients: int, seconds: float
 ) -> Seen:
     """So many clients, each with its prompts, for so many seconds, and until their last texts have ended."""
     seen, began = Seen(), time.perf_counter()
     async with openai.AsyncOpenAI(base_url=url, api_key="none", timeout=None, max_retries=0) as client:
 
         async def loop(k: int) -> None:
-            for prompt in asked(k):
+            for prompt in prompts(k):
                 if time.perf_counter() - began >= seconds:
                     break
-                await one(client, model, prompt, most, seen)
+                await one(asked(client, prompt), seen)
 
         await asyncio.gather(*(loop(k) for k in range(clients)))
     seen.seconds = time.perf_counter() - began
@@ -215,8 +223,8 @@ def measured(args: Any) -> dict[str, dict[str, Any]]:
         def turn_of(name: str, clients: int, seconds: float) -> Seen:
             server = servers[name]
             with server.awake():
-                client = partial(drawn, prompts)
-                return asyncio.run(turn(server.url, args.target, client, clients, seconds, args.most))
+                asked = partial(ask, chat=args.chat, model=args.target, max_tokens=args.most)
+                return asyncio.run(turn(server.url, asked, partial(drawn, prompts), clients, seconds))
 
         for name in servers:  # what is compiled or learnt first does not count
             print(f"  {name}", file=sys.stderr, flush=True)
@@ -256,6 +264,9 @@ def main() -> None:
     parser.add_argument("--warm", type=float, default=30.0, help="seconds before anything is measured")
     parser.add_argument("--batch", type=int, default=64, help="texts decoded together")
     parser.add_argument("--most", type=int, default=64, help="tokens of a text")
+    parser.add_argument(
+        "--chat", action="store_true", help="ask in a chat, as a model of instructions expects"
+    )
     parser.add_argument("--vllm", type=Path, help="the Python that has vLLM")
     args = parser.parse_args()
     print(table(measured(args)))
