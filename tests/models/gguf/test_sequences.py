@@ -77,3 +77,16 @@ def test_a_shared_beginning_is_that_of_the_other_text() -> None:
     got = rows.feed([(1, REST, len(REST))])
     rows.open(2)
     assert torch.equal(got, rows.feed([(2, [*PROMPT[:60], *REST], len(REST))]))
+
+
+@pytest.mark.parametrize(
+    ("type", "cache"), [("F32", "auto"), ("F16", "auto"), ("Q8_0", "auto"), ("Q8_0", "f16")]
+)
+def test_passes_are_paired_where_one_row_is_summed_up_in_another_order(type: str, cache: str) -> None:
+    rows = GgufTarget(model(type), context=1024, threads=1, cache=cache).rows
+    paired, rows.paired = rows.paired, False
+    rows.open(0)
+    together = rows.feed([(0, REST, len(REST))])
+    rows.rewind(0, 0)
+    alone = torch.cat([rows.feed([(0, [token], 1)]) for token in REST])
+    assert paired == (not torch.equal(together, alone))

@@ -6,6 +6,7 @@ import ctypes
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from logging import getLogger
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,16 @@ from ..threads import THREADS
 from .library import listening, reason
 from .model import GgufModel
 
+LOG = getLogger(__name__)
+PAIRED = (
+    "this llama.cpp computes one token otherwise than several, so that passes read an even number of them; "
+    "one built with GGML_LLAMAFILE=OFF does not, and exact=false does without (docs/how-to/gguf.md)"
+)
 BATCH = 512  # most tokens of a pass
 OUTPUTS = 256  # most rows of logits of a pass: llama.cpp reserves memory for them
 ROLLBACK = 16  # states kept of each text, for models that llama.cpp can take back that way
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
+PROBE = 4  # tokens that are read together and alone
 NO_ROOM = 1  # what llama_decode returns where no cell is free
 
 
@@ -31,7 +38,7 @@ class Settings:
 
     `kinds` are the types of keys and of values. Without `flash`, attention is made of plain products. Texts
     share the cells of one memory if `shared`, else each has its own. `paired` passes read an even number of
-    tokens of each text.
+    tokens of each text, where llama.cpp sums up a single one in another order than several.
     """
 
     kinds: tuple[str, str]
@@ -184,7 +191,7 @@ class Sequences:
             raise UserError(f"cache={cache}: choose from auto, {', '.join(TYPES)}")
         self.model, self.api = model, model.api
         self.settings = choose_settings(model, cache, exact=exact)
-        self.paired = self.settings.paired and not model.stateful
+        self.paired = False
         self.threads, self.adapts = threads or torch.get_num_threads(), not threads
         self.max_length = context or model.trained
         self.most = int(self.api.llama_max_parallel_sequences())
@@ -199,6 +206,25 @@ class Sequences:
             least = model.switches_at + 1  # above it from the start: a text's frequencies must not change
         self.context = self._new_context(_cells(least), first)
         self.rollback = self.context.rollback if model.stateful else -1
+        if self.settings.paired and not model.stateful and self._rows_differ():
+            self.paired = True
+            LOG.info("%s: %s", model.name_or_path, PAIRED)
+
+    def _rows_differ(self) -> bool:
+        """Return whether tokens that are read one at a time have other logits than those of one pass.
+
+        So it is where llama.cpp was built with its own matrix products (`GGML_LLAMAFILE`, on by default),
+        which take over from two rows on.
+        """
+        probe, key = np.linspace(1, self.model.vocab_size - 1, PROBE, dtype=int).tolist(), 0
+        self.open(key)
+        try:
+            together = self.feed([(key, probe, PROBE)])
+            self.rewind(key, 0)
+            alone = torch.cat([self.feed([(key, [token], 1)]) for token in probe])
+        finally:
+            self.close(key)
+        return not torch.equal(together, alone)
 
     def open(self, key: int) -> None:
         """A sequence for a text, empty.
