@@ -42,6 +42,7 @@ from rich.console import Console
 from rich.table import Table
 
 from draftwise.errors import UserError
+from draftwise.generation.prompts import prompt_ids
 from draftwise.writing import write_text
 from studies.common.command import command, listed, numbers, start
 from studies.common.gpu_bench import Bench, Part, device_name
@@ -186,8 +187,8 @@ def transformers_steps(bench: Bench, model: Any, plain: Sequence[Any], size: flo
     from draftwise.models.load import load_model, load_tokenizer
 
     small = load_model("zoo:general", dtype="bfloat16", device=bench.device, trust_remote_code=False)
-    encode = load_tokenizer("zoo:target", trust_remote_code=False).encode
-    prompts = [encode(text) for text in spread(bench.args.prompts)]
+    tokenizer = load_tokenizer("zoo:target", trust_remote_code=False)
+    prompts = [prompt_ids(tokenizer, text) for text in spread(bench.args.prompts)]
     modes: dict[str, dict[str, Any]] = {
         "static, compiled": {"cache_implementation": "static"},
         "plain": {},
@@ -196,13 +197,13 @@ def transformers_steps(bench: Bench, model: Any, plain: Sequence[Any], size: flo
     }
 
     def row(name: str, more: dict[str, Any]) -> Row:
-        write = partial(generated, model, n=bench.args.new, eos_token_id=2, pad_token_id=0, **more)
+        more = more | {"eos_token_id": 2, "pad_token_id": 0}
         some = prompts if "compiled" in name else prompts[:FEW]
         for prompt in some[:3]:
-            write(prompt)
+            generated(model, prompt, bench.args.new, **more)
         bench.wait()
         begin = perf_counter()
-        texts = [write(prompt) for prompt in some]
+        texts = [generated(model, prompt, bench.args.new, **more) for prompt in some]
         bench.wait()
         rate = sum(map(len, texts)) / (perf_counter() - begin)
         same = sum(a == b[: len(a)] for a, b in zip(texts, plain, strict=False))

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch._inductor import config as inductor
 
+from draftwise import UserError
 from draftwise.measure.bench.compiled import Compiled, Croppable, check_compiler
 from draftwise.measure.bench.contender import Generation, Item
-from draftwise.measure.bench.peers import Unavailable
 from draftwise.models.cache_names import CACHE
 from tests.effort import thorough
 from tests.tiny import VOCAB
@@ -57,7 +57,7 @@ def reference(model: Any) -> list[tuple[int, ...]]:
 def test_compiled_passes_write_the_same_text(kind: str, model: Any, reference: Any) -> None:
     try:
         check_compiler("cpu")
-    except Unavailable as error:
+    except UserError as error:
         pytest.skip(str(error))
     length = {"length": 4} if kind == "compiled-lookup" else {}
     peer = make(kind, model, eos=EOS, peer=Compiled, slots=64, **length)
@@ -89,6 +89,6 @@ def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("no compiler")
 
     monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", none)
-    with pytest.raises(Unavailable, match=r"no C\+\+ compiler for torch\.compile"):
+    with pytest.raises(UserError, match=r"no C\+\+ compiler for torch\.compile"):
         check_compiler("cpu")
     check_compiler("cuda")

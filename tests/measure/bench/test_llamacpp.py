@@ -161,7 +161,7 @@ def test_attention_is_timed_where_the_model_will_run(monkeypatch: pytest.MonkeyP
         asked.append(params)
         raise UserError("seen")
 
-    monkeypatch.setattr(module.library, "load", load)
+    monkeypatch.setattr("draftwise.measure.bench.llamacpp.library.load", load)
     with pytest.raises(UserError, match="seen"):
         Engine({"file": MODEL, "context": 9, "threads": 1, "gpu_layers": 7, "flash": "auto", "cache": "f16"})
     assert asked == [{"n_gpu_layers": 7}]

@@ -280,7 +280,8 @@ def test_rounds_tell_what_their_drafts_showed(tmp_path: Path, models: Models) ->
 def test_a_head_is_loaded_once_and_each_method_learns_for_itself() -> None:
     name = "eagle:zoo:eagle"
     models: Any = Models.load("zoo:target", [name, "ngram"], compile="off")
-    one, other = (Policy("auto", models).loop.pool.drafters for _ in range(2))
+    teams: list[Any] = [Policy("auto", models).loop.pool.drafters for _ in range(2)]
+    one, other = teams
     assert one[name].runner is other[name].runner and one["ngram"] is not other["ngram"]
     assert one[name].drift is not other[name].drift
     texts = [Policy(policy, models).decode(letters(2), Generation(12)) for policy in ("none", "static-3")]

@@ -19,9 +19,9 @@ from torch._dynamo.utils import counters
 from transformers import CompileConfig, StaticCache
 from transformers.cache_utils import StaticLayer
 
+from ...errors import UserError
 from ...models.cache_names import CACHE, cache_in
 from .contender import Generation, Item, Text
-from .peers import Unavailable
 from .transformers import Transformers
 
 WIDEST = 32  # tokens of a compiled pass that checks drafts; a prompt is longer, and read eagerly
@@ -140,4 +140,4 @@ def check_compiler(device: str) -> None:
     try:
         get_cpp_compiler()
     except Exception as error:
-        raise Unavailable("no C++ compiler for torch.compile: install g++") from error
+        raise UserError("no C++ compiler for torch.compile: install g++") from error

@@ -177,7 +177,7 @@ class Journal:
 
 
 def _read_run(folder: Path) -> tuple[dict[str, Any], list[float | None]]:
-    """The settings of a run, and the load averages with which it began and went on; none of a new one."""
+    """The settings of a run, and the loads with which it began and was continued; nothing if it is new."""
     path = folder / "run.json"
     if not path.exists():
         return {}, []

@@ -136,7 +136,10 @@ class Peers:
             return Transformers(name, kind, options, model, assistant, eos=self.models.eos)
         from .compiled import Compiled, check_compiler
 
-        check_compiler(model.device.type)
+        try:
+            check_compiler(model.device.type)
+        except UserError as error:
+            raise Unavailable(str(error)) from None
         return Compiled(name, kind, options, model, assistant, eos=self.models.eos)
 
     def _llamacpp(self, name: str, kind: str, options: dict[str, Any]) -> Contender:

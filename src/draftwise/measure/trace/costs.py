@@ -213,7 +213,7 @@ def measure_costs(
     options = f"?arms=drafters*lengths&lengths={','.join(map(str, lengths))}" if names else ""
     policy = method(f"random{options}" if names else "none", names)
     loop = Loop(target, drafters, policy.policy, policy.recorder, seed=seed)
-    # Texts go on after their end: those of a token or two would have no pass but the prefill.
+    # Texts continue after their end: those of a token or two would have no pass but the prefill.
     settings = Sampling(max_new_tokens=TOKENS, temperature=sampling.temperature)
     samples, rounds = Samples(), ROUNDS + PER_DRAFTER * len(names)
     samples.add_text(loop, prompts[0], settings)  # the first text is a warm-up

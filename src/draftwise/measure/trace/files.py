@@ -284,9 +284,9 @@ def load(path: Path, header: Header, prompt: Sequence[int] | None = None) -> Rec
             for i, name in enumerate(header.drafters):
                 arrays = {key: _array(key, file[f"{i}.{key}"]) for key in ARRAYS}
                 drafts[name] = RecordedDrafts(**arrays, given=given[name])
-            tokens = {key: _array("tokens", file[key]) for key in ("prompt", "text")}
+            tokens, text = _array("tokens", file["prompt"]), _array("tokens", file["text"])
             probs = _array("probs", file["probs"])
-            recording = Recording(probs=probs, drafts=drafts, **tokens, **about)
+            recording = Recording(prompt=tokens, text=text, probs=probs, drafts=drafts, **about)
         _check(recording, header)
         if prompt is not None and recording.prompt.tolist() != list(prompt):
             raise ValueError("its prompt is another one")
