@@ -22,8 +22,10 @@ def test_spec_bench_is_complete() -> None:
 def test_both_kinds_of_line_and_unusual_line_breaks(tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     rows = [{"prompt": "a\u2028b"}, {"question_id": "x", "category": "c", "turns": ["d", "e"]}]
-    file.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n", encoding="utf-8")
-    assert load_prompts(file) == [Prompt(1, "prompt", ("a\u2028b",)), Prompt("x", "c", ("d", "e"), "c")]
+    text = "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n"
+    for encoding in ("utf-8", "utf-8-sig"):  # some editors begin a file with a mark
+        file.write_text(text, encoding=encoding)
+        assert load_prompts(file) == [Prompt(1, "prompt", ("a\u2028b",)), Prompt("x", "c", ("d", "e"), "c")]
 
 
 @pytest.mark.parametrize(

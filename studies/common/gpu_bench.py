@@ -6,6 +6,7 @@ import copy
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -49,17 +50,17 @@ class Bench:
 
         return round(torch.cuda.max_memory_allocated() / 1e9, 2) if self.device == "cuda" else 0.0
 
-    def median_ms(self, function: Callable[[], object], *, repeats: int = 15, first: int = 3) -> float:
-        """Median milliseconds of a call, after a few others."""
+    def median_ms(self, function: Callable[[], object]) -> float:
+        """Median milliseconds of 15 calls, after three others."""
         times = []
-        for number in range(first + repeats):
+        for number in range(18):
             self.wait()
             begin = perf_counter()
             function()
             self.wait()
-            if number >= first:
+            if number >= 3:
                 times.append(perf_counter() - begin)
-        return round(sorted(times)[repeats // 2] * 1e3, 3)
+        return round(median(times) * 1e3, 3)
 
     def use_graphs(self, *parts: Any, exact: Any = None) -> str:
         """Run models as graphs, on a CPU as the functions that would be captured; returns how they run.

@@ -26,11 +26,11 @@ def write_eagle(folder: Path) -> Path:
     return _write(folder, weights, config | {"architectures": ["LlamaForCausalLM"]})
 
 
-def write_random_eagle3(folder: Path, *, seed: int = 0) -> Path:
+def write_random_eagle3(folder: Path) -> Path:
     """Write an EAGLE-3 head of the target's shape with random weights: it is nearly always wrong."""
     config = json.loads((Path(resolve("zoo:eagle")) / "config.json").read_text())
     width, inner, size = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
-    random = _drawn(seed)
+    random = _drawn()
     layer = {
         "self_attn.q_proj": random(width, 2 * width),
         "self_attn.k_proj": random(width, 2 * width),
@@ -49,7 +49,7 @@ def write_random_eagle3(folder: Path, *, seed: int = 0) -> Path:
     return _write(folder, weights, config | {"architectures": ["LlamaForCausalLMEagle3"]})
 
 
-def write_mimo(folder: Path, *, seed: int = 0) -> Path:
+def write_mimo(folder: Path) -> Path:
     """Write `zoo:target` in the form of a MiMo, whose layer of multi-token prediction has random weights."""
     source = Path(resolve("zoo:target"))
     weights = load_file(source / "model.safetensors")
@@ -57,7 +57,7 @@ def write_mimo(folder: Path, *, seed: int = 0) -> Path:
     width = config["hidden_size"]
     for name in [name for name in weights if "self_attn" in name and "o_proj" not in name]:
         weights[name.replace(".weight", ".bias")] = torch.zeros(len(weights[name]), dtype=weights[name].dtype)
-    random = _drawn(seed, weights["model.norm.weight"].dtype)
+    random = _drawn(weights["model.norm.weight"].dtype)
     first, layer = "model.layers.0.", "model.mtp_layers.0."
     copied = {name.replace(first, layer): value for name, value in weights.items() if name.startswith(first)}
     weights |= {
@@ -73,9 +73,9 @@ def write_mimo(folder: Path, *, seed: int = 0) -> Path:
     return _write(folder, weights, config | more)
 
 
-def _drawn(seed: int, dtype: torch.dtype = torch.float32) -> Callable[..., Tensor]:
+def _drawn(dtype: torch.dtype = torch.float32) -> Callable[..., Tensor]:
     """Make random weights of a shape."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     return lambda *shape: (0.05 * torch.randn(shape, generator=generator)).to(dtype)
 
 

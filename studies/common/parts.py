@@ -7,7 +7,6 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from subprocess import PIPE, Popen
 from tempfile import TemporaryFile
 from threading import Timer
@@ -62,10 +61,3 @@ def _rows(steps: Iterable[Step]) -> Iterable[Row]:
                 yield {"error": traceback.format_exc()[-MOST:]}
     except Exception:
         yield {"error": traceback.format_exc()[-MOST:]}
-
-
-def write_rows(rows: Sequence[Row], path: Path) -> None:
-    """Write rows as JSON; a reader meanwhile finds all that were there before."""
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    part.replace(path)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from draftwise.measure.results import DRAWS, FEWEST
+
 Real = NDArray[np.float64]
-DRAWS = 2000
-FEWEST = 5  # prompts; an interval from fewer is not meaningful
 
 
 def row(*cells: object) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from draftwise.core.loop import Loop
+from draftwise.core.request_round import unfailed
 from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.data import spec_bench
@@ -22,19 +23,16 @@ def write(
 ) -> tuple[list[list[int]], list[Round]]:
     """All texts in the order of the prompts, and their rounds; raises what has ended a text."""
     rounds, texts = list(loop.run(prompts, sampling, batch=batch)), dict[int, list[int]]()
-    for one in rounds:
-        if one.error is not None:
-            raise one.error
+    for one in unfailed(rounds):
         texts.setdefault(one.request, []).extend(one.tokens)
     return [texts[request] for request in sorted(texts)], rounds
 
 
-def generated(model: Any, prompt: Sequence[int], n: int) -> list[int]:
-    """The greedy text of `n` tokens by Transformers' own `generate`."""
+def generated(model: Any, prompt: Sequence[int], n: int, **more: Any) -> list[int]:
+    """The greedy text of `n` tokens by Transformers' own `generate`, with further settings."""
     import torch
 
-    ids = torch.tensor([prompt])
-    with torch.inference_mode():
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False)
-    text: list[int] = out[0, len(prompt) :].tolist()
+    ids = torch.tensor([prompt], device=model.device)
+    settings = {"attention_mask": torch.ones_like(ids), "max_new_tokens": n, "do_sample": False}
+    text: list[int] = model.generate(ids, **settings, **more)[0, len(prompt) :].tolist()
     return text

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from draftwise.generation.prompts import prompt_ids
 from studies.common.command import again
 
 DRAFTERS = "ngram,suffix,zoo:general"
@@ -75,9 +76,7 @@ def ours(llm: Any) -> Any:
 
 def encode(llm: Any, text: str) -> list[int]:
     """Token ids in the chat template."""
-    messages = [{"role": "user", "content": text}]
-    ids = llm.get_tokenizer().apply_chat_template(messages, add_generation_prompt=True)
-    return list(ids["input_ids"] if hasattr(ids, "keys") else ids)
+    return prompt_ids(llm.get_tokenizer(), text)
 
 
 def prompts(llm: Any, texts: Sequence[str], new_tokens: int) -> list[list[int]]:

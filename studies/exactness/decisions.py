@@ -16,7 +16,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -78,27 +77,13 @@ def overheard(chosen_method: Any) -> list[str]:
         def learn(self, feedback: Any) -> None:
             for o in feedback.outcomes:
                 feedback_lines.append(
-                    f"{o.accepted} {o.drafted} {o.seconds} {o.reward} {o.overlaps} {cost_text(o)}\n"
+                    f"{o.accepted} {o.drafted} {o.seconds} {o.reward} {o.overlaps} {o.cost}\n"
                 )
             feedback_lines.append(f"{feedback.request} {feedback.losses} {feedback.windows}\n")
             learn(self, feedback)
 
     policy.__class__ = Heard
     return feedback_lines
-
-
-def cost_text(outcome: Any) -> str:
-    """Return an outcome's cost in the words of the first version, so that hashes stay the same."""
-    cost = outcome.cost
-    if cost is None:
-        return "None"
-    numbers = {field.name: getattr(cost, field.name) for field in fields(cost)}
-    earlier = {"kind": "compiled", "drafter_kind": "drafter_compiled"}  # words that were truth values
-    numbers = {
-        earlier.get(name, name): value == "compiled" if name in earlier else value
-        for name, value in numbers.items()
-    }
-    return "Spent(" + ", ".join(f"{name}={value!r}" for name, value in numbers.items()) + ")"
 
 
 def replays() -> Iterator[tuple[str, dict[str, Any]]]:

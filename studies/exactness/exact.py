@@ -24,6 +24,7 @@ from rich.progress import track
 from draftwise import Decoder, Sampling
 from draftwise.data import spec_bench
 from draftwise.drafters.lookup.datastore import build, tokenizer_fingerprint
+from draftwise.generation.prompts import prompt_ids
 from draftwise.models.load import load_model, load_tokenizer
 from studies.common.command import command, listed, numbers, start
 from studies.common.texts import generated, write
@@ -86,11 +87,7 @@ def main() -> int:
 
 def fitting(tokenizer: Any, longest: int) -> list[list[int]]:
     """First turns as token ids; those that do not fit are refused, never cut."""
-    messages = [[{"role": "user", "content": question.turns[0]}] for question in spec_bench()]
-    encoded = [
-        list(tokenizer.apply_chat_template(m, add_generation_prompt=True, return_dict=True)["input_ids"])
-        for m in messages
-    ]
+    encoded = [prompt_ids(tokenizer, question.text) for question in spec_bench()]
     fit = [ids for ids in encoded if len(ids) <= longest]
     print(f"{len(fit)} of {len(encoded)} prompts fit", flush=True)
     return fit

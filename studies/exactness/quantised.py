@@ -16,9 +16,9 @@ import torch
 
 from draftwise import Sampling
 from draftwise.core.loop import Loop
-from draftwise.data import spec_bench
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
+from draftwise.generation.prompts import prompt_ids
 from draftwise.models.distributions import choices
 from draftwise.models.load import load_tokenizer, resolve
 from draftwise.models.probe.readings import Readings
@@ -27,7 +27,7 @@ from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.targets.scores import GreedyScores
 from studies.common.command import command, listed, start
-from studies.common.texts import generated, write
+from studies.common.texts import generated, spread, write
 
 PAGE = "docs/reference/limits.md"
 POLICY = "random?arms=drafters*lengths&lengths=1,2,4,8"
@@ -100,11 +100,7 @@ def main() -> None:
     args = parser.parse_args()
     tokenizer: Any = load_tokenizer("zoo:target")
     new: int = args.new_tokens
-    asked = [q.turns[0] for q in spec_bench()][:: max(1, 480 // args.prompts)][: args.prompts]
-    texts = [[{"role": "user", "content": text}] for text in asked]
-    prompts = [
-        tokenizer.apply_chat_template(t, add_generation_prompt=True)["input_ids"][-160:] for t in texts
-    ]
+    prompts = [prompt_ids(tokenizer, text)[-160:] for text in spread(args.prompts)]
     for kind in args.kinds:
         model = load(resolve("zoo:target"), kind)
         model.generation_config.eos_token_id = None

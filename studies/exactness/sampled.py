@@ -39,7 +39,8 @@ def two_samples(one: Counter[int], other: Counter[int]) -> tuple[float, int, flo
     both = one + other
     common = [token for token, count in both.items() if count >= 20]
     cells = [(one[token], other[token]) for token in common]
-    cells.append((one.total() - sum(a for a, _ in cells), other.total() - sum(b for _, b in cells)))
+    rare = one.total() - sum(a for a, _ in cells), other.total() - sum(b for _, b in cells)
+    cells += [rare] if any(rare) else []
     share = one.total() / both.total()
     statistic = 0.0
     for a, b in cells:

@@ -28,6 +28,7 @@ network: its tree, the wheel of Transformers, and `zoo:target`, `zoo:general` an
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from collections import Counter
@@ -41,10 +42,12 @@ from rich.console import Console
 from rich.table import Table
 
 from draftwise.errors import UserError
+from draftwise.generation.prompts import prompt_ids
+from draftwise.writing import write_text
 from studies.common.command import command, listed, numbers, start
 from studies.common.gpu_bench import Bench, Part, device_name
-from studies.common.parts import Row, Step, print_rows, run_part, write_rows
-from studies.common.texts import spread
+from studies.common.parts import Row, Step, print_rows, run_part
+from studies.common.texts import generated, spread
 from studies.exactness.sampled import third_tokens, two_samples
 
 PAGE = "docs/explanation/pass-costs.md"
@@ -122,6 +125,20 @@ def equal_texts(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) ->
     return sum(list(a) == list(b) for a, b in zip(one, other, strict=True)), len(one)
 
 
+def text_row(bench: Bench, decoder: Any, prompts: Sequence[Any], plain: list[Any]) -> Row:
+    """Speed of texts at batch 1, and how many are those of `plain`, which the first call fills."""
+    texts, seconds, rounds = bench.write_all(decoder, prompts, bench.args.new, 1)
+    plain.extend(texts if not plain else ())
+    total = sum(map(len, texts))
+    return {
+        "tokens_per_s": round(total / seconds, 1),
+        "ms_per_round": round(1e3 * seconds / rounds, 3),
+        "per_round": round(total / rounds, 2),
+        "equal": equal_texts(plain[: len(texts)], texts),
+        "state": bench.state,
+    }
+
+
 def measure_first(bench: Bench) -> Iterator[Step]:
     """The least that has to work: captures, and the texts of graphs."""
     import torch
@@ -135,11 +152,8 @@ def measure_first(bench: Bench) -> Iterator[Step]:
         begin = perf_counter()
         decoder = bench.decoder(model, policy, "float32", graphs=graphs)
         ready = perf_counter() - begin
-        made, seconds, _ = bench.write_all(decoder, bench.encoded(decoder)[:6], bench.args.new, 1)
-        plain.extend(made if not plain else ())
-        rate = round(sum(map(len, made)) / seconds, 1)
-        row: Row = {"method": policy, "graphs": graphs, "s_to_load": round(ready, 2), "tokens_per_s": rate}
-        return row | {"equal": equal_texts(plain, made), "state": bench.state}
+        row: Row = {"method": policy, "graphs": graphs, "s_to_load": round(ready, 2)}
+        return row | text_row(bench, decoder, bench.encoded(decoder)[:6], plain)
 
     for policy, graphs in (("none", False), ("none", True), ("static-4", True), ("auto", True)):
         yield partial(texts, policy, graphs)
@@ -153,19 +167,9 @@ def measure_text(bench: Bench) -> Iterator[Step]:
         decoder = bench.decoder(model, policy, "bfloat16", graphs=graphs)
         prompts = bench.encoded(decoder)[: None if graphs else FEW]
         bench.write_all(decoder, prompts[:2], bench.args.new, 1)
-        texts, seconds, rounds = bench.write_all(decoder, prompts, bench.args.new, 1)
-        plain.extend(texts if not plain else ())
-        total = sum(map(len, texts))
-        return {
-            "billions": size,
-            "method": f"{policy}, {'graphs' if graphs else 'eager'}",
-            "tokens_per_s": round(total / seconds, 1),
-            "ms_per_round": round(1e3 * seconds / rounds, 3),
-            "per_round": round(total / rounds, 2),
-            "equal": equal_texts(plain[: len(texts)], texts),
-            "gb": bench.gigabytes,
-            "setup_s": round(decoder.loop.target.runner.setup_seconds, 2),
-        }
+        row: Row = {"billions": size, "method": f"{policy}, {'graphs' if graphs else 'eager'}"}
+        row |= text_row(bench, decoder, prompts, plain)
+        return row | {"gb": bench.gigabytes, "setup_s": round(decoder.loop.target.runner.setup_seconds, 2)}
 
     for times, layers in ((1, 12),) if bench.args.cpu else (HEAVY, (1, 12)):
         model = bench.target("bfloat16", times, layers)
@@ -180,13 +184,11 @@ def measure_text(bench: Bench) -> Iterator[Step]:
 
 def transformers_steps(bench: Bench, model: Any, plain: Sequence[Any], size: float) -> Iterator[Step]:
     """Tokens a second of Transformers' own modes, after texts that are not counted."""
-    import torch
-
     from draftwise.models.load import load_model, load_tokenizer
 
     small = load_model("zoo:general", dtype="bfloat16", device=bench.device, trust_remote_code=False)
-    encode = load_tokenizer("zoo:target", trust_remote_code=False).encode
-    prompts = [encode(text) for text in spread(bench.args.prompts)]
+    tokenizer = load_tokenizer("zoo:target", trust_remote_code=False)
+    prompts = [prompt_ids(tokenizer, text) for text in spread(bench.args.prompts)]
     modes: dict[str, dict[str, Any]] = {
         "static, compiled": {"cache_implementation": "static"},
         "plain": {},
@@ -194,21 +196,14 @@ def transformers_steps(bench: Bench, model: Any, plain: Sequence[Any], size: flo
         "assisted": {"assistant_model": small},
     }
 
-    def write(prompt: list[int], more: dict[str, Any]) -> list[int]:
-        ids = torch.tensor([prompt], device=bench.device)
-        settings: Any = {"max_new_tokens": bench.args.new, "do_sample": False, "eos_token_id": 2}
-        mask = torch.ones_like(ids)
-        out: Any = model.generate(ids, attention_mask=mask, pad_token_id=0, **settings, **more)
-        text: list[int] = out[0, len(prompt) :].tolist()
-        return text
-
     def row(name: str, more: dict[str, Any]) -> Row:
+        more = more | {"eos_token_id": 2, "pad_token_id": 0}
         some = prompts if "compiled" in name else prompts[:FEW]
         for prompt in some[:3]:
-            write(prompt, more)
+            generated(model, prompt, bench.args.new, **more)
         bench.wait()
         begin = perf_counter()
-        texts = [write(prompt, more) for prompt in some]
+        texts = [generated(model, prompt, bench.args.new, **more) for prompt in some]
         bench.wait()
         rate = sum(map(len, texts)) / (perf_counter() - begin)
         same = sum(a == b[: len(a)] for a, b in zip(texts, plain, strict=False))
@@ -367,12 +362,7 @@ def measure_head(bench: Bench) -> Iterator[Step]:
         decoder = bench.decoder(model, policy, "float32", graphs=graphs, drafters=(head,))
         prompts = bench.encoded(decoder)[:8]
         bench.write_all(decoder, prompts[:2], bench.args.new, 1)
-        texts, seconds, rounds = bench.write_all(decoder, prompts, bench.args.new, 1)
-        plain.extend(texts if not plain else ())
-        total = sum(map(len, texts))
-        row: Row = {"method": policy + tree, "graphs": graphs, "tokens_per_s": round(total / seconds, 1)}
-        row |= {"per_round": round(total / rounds, 2), "equal": equal_texts(plain, texts)}
-        return row | {"state": bench.state}
+        return {"method": policy + tree, "graphs": graphs} | text_row(bench, decoder, prompts, plain)
 
     for policy, graphs in (("none", False), ("static-4", False), ("static-4", True), ("auto", True)):
         yield partial(row, policy, graphs)
@@ -410,7 +400,7 @@ def run_all(args: Namespace, given: Sequence[str]) -> list[Row]:
     def note(row: Row) -> None:
         rows.append(row | {"at": round(perf_counter() - begin, 1)})
         print(rows[-1], flush=True)
-        write_rows(rows, args.out / "gpu.json")
+        write_text(args.out / "gpu.json", json.dumps(rows, indent=1))
 
     for part in args.only:
         left = 60 * args.minutes - (perf_counter() - begin)

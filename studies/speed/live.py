@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from draftwise.errors import UserError
+from draftwise.measure.results import FEWEST
 from studies.common.command import command, start
-from studies.common.tables import FEWEST, Real, cell, heading, middle, resampled
+from studies.common.tables import Real, cell, heading, middle, resampled
 from studies.common.tables import row as table_row
 
 PAGE = "docs/explanation/toys.md"

@@ -14,6 +14,7 @@ over that of UCB, by block divergence if the trace has overlaps; drafters may ha
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -33,6 +34,7 @@ from draftwise.generation.prompts import prompt_ids
 from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.state import ReplayState
 from draftwise.models.load import load_model, load_tokenizer
+from draftwise.writing import write_text
 from studies.common.command import command, start
 from studies.common.tables import Real, cell, heading, ratio, row
 from studies.common.traces import costs_of
@@ -185,10 +187,12 @@ def main() -> None:
     if args.out:
         tokenizer = load_tokenizer("zoo:target")
         args.out.mkdir(parents=True, exist_ok=True)
+        files = defaultdict[str, str](str)
         lines = second_turns(first, tokenizer) if first else workloads(args.data, tokenizer, args.limit)
         for name, line in lines:
-            with (args.out / f"{name}.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            files[name] += json.dumps(line) + "\n"
+        for name, text in files.items():
+            write_text(args.out / f"{name}.jsonl", text)
         return
     trace = Trace(args.trace)
     tables = [costs_of(args.trace, name) for name in args.costs]

@@ -29,7 +29,7 @@ from draftwise.core.outcomes import Grade
 from draftwise.core.roles import GradeJob
 from draftwise.data import spec_bench
 from draftwise.measure.trace import Costs, read_costs
-from draftwise.measure.trace.replay import PricedClock
+from draftwise.measure.trace.replay import PricedClock, find_depths
 from draftwise.policies.catalogue import method
 from studies.common.command import command, listed, numbers, start
 from studies.common.tables import Real, cell, heading, middle, resampled, row
@@ -61,14 +61,6 @@ def size(drafts: Sequence[tuple[int, int]]) -> int:
     return len(drafts) * (1 + max(nodes for nodes, _ in drafts))
 
 
-def depth_of(draft: Draft) -> int:
-    """The depth of a draft's tree."""
-    depths: list[int] = []
-    for parent in draft.parents:
-        depths.append(1 + (depths[parent] if parent >= 0 else 0))
-    return max(depths, default=0)
-
-
 class PricedPool(DrafterPool):
     """Drafters whose calls take the seconds of a table."""
 
@@ -78,7 +70,7 @@ class PricedPool(DrafterPool):
 
     def draft(self, jobs: Mapping[str, Sequence[tuple[int, Job]]], n: int) -> tuple[list[Draft], list[float]]:
         drafts, spent = super().draft(jobs, n)
-        self.latest = [(len(draft.tokens), depth_of(draft)) for draft in drafts]
+        self.latest = [(len(draft.tokens), max(find_depths(draft.parents), default=0)) for draft in drafts]
         for name, mine in jobs.items():
             whole = call(self.costs, name, [self.latest[i] for i, _ in mine], siblings=self.siblings)
             for i, _ in mine:

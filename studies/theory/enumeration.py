@@ -151,14 +151,12 @@ def rounds(p: Distribution, drafter: Drafter, history: History) -> dict[History,
     return dict(out)
 
 
-def chunk(p: Distribution, drafter: Drafter, history: History = ()) -> float:
+def chunk(p: Distribution, drafter: Drafter) -> float:
     """The true E[L]: the tokens of one round, the target's own included."""
-    return sum(prob * len(tokens) for tokens, prob in rounds(p, drafter, history).items())
+    return sum(prob * len(tokens) for tokens, prob in rounds(p, drafter, ()).items())
 
 
-def ends(
-    p: Distribution, drafter: Drafter, budget: int, history: History = ()
-) -> dict[tuple[History, int], float]:
+def ends(p: Distribution, drafter: Drafter, budget: int) -> dict[tuple[History, int], float]:
     """The probability that the text starts so *and* that one of the arm's own rounds ends right there.
 
     Keys are (the first `budget` tokens, position from 1); a text ends where its budget does.
@@ -170,14 +168,14 @@ def ends(
             for mark in marks:
                 out[text[:budget], mark] += prob
             return
-        for tokens, chance in rounds(p, drafter, history + text).items():
+        for tokens, chance in rounds(p, drafter, text).items():
             go(text + tokens, (*marks, len(text) + len(tokens)), prob * chance)
 
     go((), (), 1.0)
     return dict(out)
 
 
-def count(p: Distribution, drafter: Drafter, budget: int, history: History = ()) -> float:
+def count(p: Distribution, drafter: Drafter, budget: int) -> float:
     """The true mean number of rounds for a text of `budget` tokens."""
 
     @cache
@@ -189,7 +187,7 @@ def count(p: Distribution, drafter: Drafter, budget: int, history: History = ())
             prob * left(budget - len(tokens), history + tokens) for tokens, prob in distributions
         )
 
-    return left(budget, history)
+    return left(budget, ())
 
 
 def texts(p: Distribution, length: int, history: History = ()) -> Iterator[tuple[History, float]]:

@@ -44,28 +44,22 @@ def moments(values: Iterator[tuple[float, float]]) -> tuple[float, float]:
     return mean, sum(prob * (value - mean) ** 2 for value, prob in pairs)
 
 
-def windows(p: Distribution, drafter: Drafter, form: str, history: History = ()) -> tuple[float, float]:
+def windows(p: Distribution, drafter: Drafter, form: str) -> tuple[float, float]:
     """Mean and variance of `cursors.window` along the target's own text."""
     stops = drafter.stops if isinstance(drafter, Chain) else (NEVER,)
     return moments(
-        (window(drafter.grades(p, history, text), drafter.length, form=form, stops=stops), prob)
-        for text, prob in texts(p, drafter.length, history)
+        (window(drafter.grades(p, (), text), drafter.length, form=form, stops=stops), prob)
+        for text, prob in texts(p, drafter.length)
     )
 
 
-def own(p: Distribution, drafter: Drafter, history: History = ()) -> tuple[float, float]:
+def own(p: Distribution, drafter: Drafter) -> tuple[float, float]:
     """Mean and variance of the drafter's own chunk: the feedback of a bandit that plays it."""
-    return moments((float(len(tokens)), prob) for tokens, prob in rounds(p, drafter, history).items())
+    return moments((float(len(tokens)), prob) for tokens, prob in rounds(p, drafter, ()).items())
 
 
 def seen(
-    p: Distribution,
-    drafter: Drafter,
-    played: Drafter,
-    form: str,
-    history: History = (),
-    *,
-    weigh: bool = True,
+    p: Distribution, drafter: Drafter, played: Drafter, form: str, *, weigh: bool = True
 ) -> tuple[float, float]:
     """Mean and variance of the estimate from the tokens of one round that `played` drafted.
 
@@ -73,29 +67,23 @@ def seen(
     """
 
     def estimate(tokens: History) -> float:
-        grades = drafter.grades(p, history, tokens)
-        accepts = [g.accept for g in played.grades(p, history, tokens)] if weigh else []
+        grades = drafter.grades(p, (), tokens)
+        accepts = [g.accept for g in played.grades(p, (), tokens)] if weigh else []
         accepts += [1.0] * (len(tokens) - len(accepts))
         return window(grades[: len(tokens)], drafter.length, form=form, played=accepts)
 
-    return moments((estimate(tokens), prob) for tokens, prob in rounds(p, played, history).items())
+    return moments((estimate(tokens), prob) for tokens, prob in rounds(p, played, ()).items())
 
 
-def steps(p: Distribution, drafter: Drafter, text: History, form: str, history: History = ()) -> list[float]:
+def steps(p: Distribution, drafter: Drafter, text: History, form: str) -> list[float]:
     """`Cursor.step` along one text: the chance that a round of the arm ends with each token."""
     if isinstance(drafter, Chain):
         cursor = Cursor(drafter.length, stops=drafter.stops, form=form)
-        return [cursor.step(g) for g in drafter.grades(p, history, text)]
-    return _picked_steps(p, drafter, text, form, history)
-
-
-def _picked_steps(
-    p: Distribution, drafter: Picked, text: History, form: str, history: History
-) -> list[float]:
+        return [cursor.step(g) for g in drafter.grades(p, (), text)]
     # A lookup is graded by the draft that it made where its own round began; a shorter one is a shorter arm.
     out: list[float] = []
     while len(out) < len(text):
-        start = history + text[: len(out)]
+        start = text[: len(out)]
         grades = drafter.grades(p, start, text[len(out) :])
         cursor = Cursor(len(drafter.pick(start)[: drafter.length]), form=form)
         rest = iter(grades)

@@ -59,7 +59,7 @@ def test_threads_are_those_that_there_is_room_for(
 
 def test_llamacpp_has_a_line_where_it_is_installed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "CPU : SSE3 = 1 | AVX2 = 1 | AMX_INT8 = 0 | BLAS = 1 | CUDA : ARCHS = 900 | "
-    assert checkup.llamacpp_features(said) == ["SSE3", "AVX2", "BLAS", "ARCHS"]
+    assert machine.llamacpp_features(said) == ["SSE3", "AVX2", "BLAS", "ARCHS"]
     there = find_spec("llama_cpp") is not None
     assert ("llama.cpp" in [line.split("  ")[0] for line in run("doctor")[1].splitlines()]) is there
 
@@ -83,7 +83,7 @@ def test_what_is_missing_comes_from_the_metadata(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(checkup, "requires", lambda name: said)
     assert [what for what, _ in checkup._lacking("some")] == ["absent-one>=2"]
     assert [what for what, _ in checkup._lacking("other")] == []
-    (line,) = checkup.unmet("")
+    (line,) = checkup.unmet()
     assert line.startswith("torch>=99 is required and not satisfied by the installed 2.")
 
 
@@ -93,7 +93,7 @@ def test_a_missing_requirement_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(checkup, "version", absent)
     monkeypatch.setattr(checkup, "requires", lambda name: ["typer>=0.15"])
-    assert checkup.unmet("") == ["typer>=0.15 is required and not installed"]
+    assert checkup.unmet() == ["typer>=0.15 is required and not installed"]
 
 
 def test_a_plug_in_that_cannot_be_imported_is_broken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

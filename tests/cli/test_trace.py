@@ -59,6 +59,8 @@ def test_recording_goes_on_where_it_stopped(run: Run, models: Models, workload: 
     again = ("trace", "--workload", str(workload), "--max-new-tokens", "30", "--length", "6", "--overlap")
     status, text, _ = run(*again, "--out", str(traced), "--json")
     assert status == 0 and json.loads(text)["resumed"] == 3
+    status, _, err = run(*again, "--out", str(traced), "--dtype", "bfloat16")
+    assert status == 2 and "holds a trace with load {" in err and "'bfloat16'" in err
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,12 @@ class NeedsAnOutcome(Sound):
         self.learner.update(outcome.arm, outcome.reward, 1.0)
 
 
+@fails("no_call_raises")
+class CannotPlan(Sound):
+    def plan(self, contexts: Sequence[Context]) -> None:
+        raise ValueError(len(contexts))
+
+
 LOTS = random.Random(5)
 
 

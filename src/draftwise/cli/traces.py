@@ -90,6 +90,7 @@ def trace(
             prompts=prompts,
             length=options.length,
             overlap=options.overlap,
+            load={name: getattr(options, name) for name in ("dtype", "device", "compile", "exact")},
         )
         count = partial(tell, "recording")
         resumed = record.record(models, team, prompts, out, header, progress=count)

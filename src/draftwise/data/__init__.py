@@ -63,7 +63,7 @@ def read_rows(path: Path, remedy: str = "") -> Iterator[tuple[int, dict[str, Any
     """
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        lines = raw.decode("utf-8").split("\n")  # JSON strings may hold other line breaks
+        lines = raw.decode("utf-8-sig").split("\n")  # JSON strings may hold other line breaks
     except (gzip.BadGzipFile, ZlibError, EOFError) as error:
         raise UserError(f"cannot read {path}: damaged or no gzip file; get it again") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -47,14 +47,14 @@ def checkup() -> dict[str, Any]:
         "caches": _caches(),
         "zoo": _zoo(broken),
     }
-    broken += [f"{line}: install it" for line in unmet("")]
+    broken += [f"{line}: install it" for line in unmet()]
     broken += _plugins()
     return sections | {"broken": broken}
 
 
-def unmet(extra: str) -> list[str]:
-    """The requirements of an extra that are not installed; with no extra, those of Draftwise itself."""
-    return [f"{name} is required and not {what}" for name, what in _lacking(extra)]
+def unmet() -> list[str]:
+    """The requirements of Draftwise that are not installed."""
+    return [f"{name} is required and not {what}" for name, what in _lacking("")]
 
 
 def extras() -> dict[str, list[str]]:
@@ -135,15 +135,9 @@ def _llamacpp(broken: list[str]) -> dict[str, Any] | None:
     info = lib.llama_print_system_info().decode("utf-8", "replace")
     return {
         "version": version("llama-cpp-python"),
-        "features": llamacpp_features(info),
+        "features": machine.llamacpp_features(info),
         "repacked": repacked.known(lib),
     }
-
-
-def llamacpp_features(info: str) -> list[str]:
-    """Return what llama.cpp can use, from its own line such as `CPU : SSE3 = 1 | AMX_INT8 = 0 | `."""
-    pairs = (part.rpartition(":")[2].partition("=") for part in info.split("|"))
-    return [name.strip() for name, _, there in pairs if there.strip() not in ("", "0")]
 
 
 def _caches() -> dict[str, str]:

@@ -14,7 +14,8 @@ from typing import Any
 
 from ..models.threads import Meter, cores, load_average
 
-__all__ = ["Meter", "cores", "describe", "judge", "load_average", "run", "split_load", "used_by_others"]
+__all__ = ["Meter", "cores", "describe", "judge", "llamacpp_features", "load_average"]
+__all__ += ["run", "split_load", "used_by_others"]
 
 PACKAGES = ("draftwise", "torch", "transformers", "numpy", "scikit-learn", "llama-cpp-python", "vllm")
 START = 0.25  # load average per core at the start, above which the machine was busy
@@ -37,6 +38,12 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: number for name in PACKAGES if (number := _version(name))},
     }
+
+
+def llamacpp_features(info: str) -> list[str]:
+    """Return what llama.cpp can use, from its own line such as `CPU : SSE3 = 1 | AMX_INT8 = 0 | `."""
+    pairs = (part.rpartition(":")[2].partition("=") for part in info.split("|"))
+    return [name.strip() for name, _, there in pairs if there.strip() not in ("", "0")]
 
 
 def run() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ def summarize(rows: Sequence[Row], *, methods: Sequence[str], greedy: bool, seed
 
     Only prompts that every one of `methods` has finished count. `speedup` is the ratio of total times
     against `none` on the same prompts at the same batch size; where texts are drawn, and so differ in length,
-    of times per token. `interval` is its 95 % bootstrap interval over prompts (None for fewer than five), and
-    `mean_of_ratios` Spec-Bench's figure: the mean over prompts of tokens per second, against that of `none`.
+    of times per token. `interval` is its 95 % bootstrap interval over prompts, or over batches of them (None
+    for fewer than five), and `mean_of_ratios` Spec-Bench's figure: the mean over prompts of tokens per
+    second, against that of `none`.
     """
     table: dict[int, dict[str, dict[int, Row]]] = {}
     for row in rows:
@@ -38,12 +40,13 @@ def summarize(rows: Sequence[Row], *, methods: Sequence[str], greedy: bool, seed
         here = [m for m in methods if m in by_method]
         shared = sorted(set.intersection(*(set(by_method[m]) for m in here)) if here else set())
         category = {i: by_method[BASELINE][i]["category"] for i in shared}
-        for name in ["all", *dict.fromkeys(category.values())]:
+        unit = {i: place // batch for place, i in enumerate(shared)}
+        for name in dict.fromkeys(["all", *category.values()]):
             which = [i for i in shared if name in ("all", category[i])]
-            plain = [by_method[BASELINE][i] for i in which]
+            plain, units = [by_method[BASELINE][i] for i in which], [unit[i] for i in which]
             for m in here:
-                rows_of_method = [by_method[m][i] for i in which]
-                results.append(_row(m, name, batch, rows_of_method, plain, greedy=greedy, seed=seed))
+                own = [by_method[m][i] for i in which]
+                results.append(_row(m, name, batch, own, plain, units, greedy=greedy, seed=seed))
     return sorted(results, key=lambda r: (r["batch"], r["category"] != "all"))
 
 
@@ -53,6 +56,7 @@ def _row(
     batch: int,
     rows: Sequence[Row],
     plain: Sequence[Row],
+    units: Sequence[int],
     *,
     greedy: bool,
     seed: int,
@@ -61,6 +65,7 @@ def _row(
     drafted, accepted = _total(rows, "drafted"), _total(rows, "accepted")
     phases: Counter[str] = Counter()
     pulls: Counter[str] = Counter()
+    has_interval = len(set(units)) >= FEWEST
     for row in rows:
         phases.update(row["seconds_by_phase"])
         pulls.update(row["pulls"])
@@ -74,7 +79,7 @@ def _row(
         "seconds": seconds,
         "tokens_per_s": tokens / seconds,
         "speedup": speedup(rows, plain, per_token=not greedy),
-        "interval": (interval(rows, plain, per_token=not greedy, seed=seed) if len(rows) >= FEWEST else None),
+        "interval": interval(rows, plain, units, per_token=not greedy, seed=seed) if has_interval else None,
         "mean_of_ratios": mean_rate(rows) / mean_rate(plain),
         "mean_accepted": accepted / rounds,
         "tokens_per_round": tokens / rounds,
@@ -107,13 +112,21 @@ def speedup(rows: Sequence[Row], plain: Sequence[Row], *, per_token: bool = Fals
 
 
 def interval(
-    own: Sequence[Row], plain: Sequence[Row], *, per_token: bool = False, seed: int = 0
+    own: Sequence[Row],
+    plain: Sequence[Row],
+    units: Sequence[int] = (),
+    *,
+    per_token: bool = False,
+    seed: int = 0,
 ) -> list[float]:
-    """The middle 95 % of the speedup over resampled prompts."""
-    n = len(own)
-    picks = np.random.default_rng(seed).integers(0, n, (DRAWS, n))
+    """The middle 95 % of the speedup over resampled `units`, which are prompts unless batches are named.
+
+    Prompts that were decoded together share the time of their passes, and all that disturbed it.
+    """
+    kinds, place = np.unique(units or range(len(own)), return_inverse=True)
+    picks = np.random.default_rng(seed).integers(0, len(kinds), (DRAWS, len(kinds)))
     sums = {
-        (who, key): np.array([row[key] for row in rows], dtype=float)[picks].sum(1)
+        (who, key): np.bincount(place, [row[key] for row in rows])[picks].sum(1)
         for who, rows in (("mine", own), ("plain", plain))
         for key in ("seconds", "new_tokens")
     }
@@ -171,12 +184,12 @@ def round_row(round: Round, seconds: Row) -> Row:
 
 
 def arm_values(policy: Policy) -> dict[str, float]:
-    """Return a policy's value of each arm by name, if one learner serves all texts; else nothing."""
+    """Return a policy's value of each arm that has one by name, if one learner serves all texts."""
     learner: Any = getattr(policy, "shared", None) or getattr(policy, "learner", None)
     if len(policy.arms) < 2 or not hasattr(learner, "estimates"):
         return {}
     values = zip(policy.arms, learner.estimates(), strict=True)
-    return {arm.name: round(float(value), 4) for arm, value in values}
+    return {arm.name: round(float(value), 4) for arm, value in values if isfinite(value)}
 
 
 def describe_peer(record: Row) -> str:

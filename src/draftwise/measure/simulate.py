@@ -64,26 +64,19 @@ class Runs:
     """Runs of easy and of hard text: a two-state Markov chain selects the probability.
 
     Runs of easy tokens have a geometric length of mean `easy_run`, hard ones of `hard_run`, both at least 1.
-    The chain is shared by all drafters, or with `apart` each has its own; it starts in its stationary
-    distribution.
+    The chain is shared by all drafters and starts in its stationary distribution.
     """
 
     easy: Sequence[float]
     hard: Sequence[float]
     easy_run: float = 20.0
     hard_run: float = 20.0
-    apart: bool = False
 
     def hits(self, query: int, tokens: int, rng: np.random.Generator) -> Hits:
         """Return where each drafter is right."""
-        chain = self._chain(tokens, rng)
-        rows = []
-        for easy, hard in zip(self.easy, self.hard, strict=True):
-            chance = np.where(chain, np.float32(easy), np.float32(hard))
-            rows.append(rng.random(tokens, dtype=np.float32) < chance)
-            if self.apart:
-                chain = self._chain(tokens, rng)
-        return np.stack(rows)
+        chain, pairs = self._chain(tokens, rng), zip(self.easy, self.hard, strict=True)
+        by_drafter = [np.where(chain, np.float32(easy), np.float32(hard)) for easy, hard in pairs]
+        return np.stack([rng.random(tokens, dtype=np.float32) < chances for chances in by_drafter])
 
     def _chain(self, tokens: int, rng: np.random.Generator) -> Hits:
         """Return True where it is easy; geometric runs are memoryless, so the first is like any other."""

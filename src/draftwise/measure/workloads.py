@@ -118,7 +118,7 @@ def _mbpp(row: Mapping[str, Any]) -> Any:
     """The signature form as it is; the original one with its tests, as its authors prompt with it."""
     if "prompt" in row or "text" not in row:
         return row.get("prompt")
-    tests = "\n".join(row.get("test_list", ()))
+    tests = "\n".join(map(str, row.get("test_list") or ()))
     return (
         f"You are an expert Python programmer, and here is your task: {row['text']} "
         f"Your code should pass these tests:\n\n{tests}\n"

@@ -56,7 +56,14 @@ def test_what_goes_wrong_there_is_said_here() -> None:
     assert child.decode([item(1)], LAW)[0].tokens == (1,), "an error is not the end"
     with pytest.raises(ChildError, match="the process of engine:mode ended with status 3"):
         child.decode([item(8)], LAW)
+    with pytest.raises(ChildError, match="ended with status 3"):
+        child.decode([item(1)], LAW)
     child.close()
+
+
+def test_a_process_that_dies_within_an_answer_is_no_damaged_answer() -> None:
+    with pytest.raises(ChildError, match="ended with status 1"):
+        Child("engine:mode", [sys.executable, "-c", "print('{\"rea', end=''); exit(1)"], {}, eos=frozenset())
 
 
 # -- llama.cpp --------------------------------------------------------------------------------------

@@ -154,6 +154,19 @@ def test_the_faster_kind_of_attention_is_taken(faster: bool, monkeypatch: pytest
     assert faster_flash(MODEL, context=256, threads=1, cache="f16") is faster
 
 
+def test_attention_is_timed_where_the_model_will_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def load(file: str, **params: Any) -> Any:
+        asked.append(params)
+        raise UserError("seen")
+
+    monkeypatch.setattr("draftwise.measure.bench.llamacpp.library.load", load)
+    with pytest.raises(UserError, match="seen"):
+        Engine({"file": MODEL, "context": 9, "threads": 1, "gpu_layers": 7, "flash": "auto", "cache": "f16"})
+    assert asked == [{"n_gpu_layers": 7}]
+
+
 def test_a_file_that_is_none() -> None:
     with pytest.raises(UserError, match="does not exist"):
         faster_flash("none.gguf", context=256, threads=1, cache="f16")

@@ -48,6 +48,9 @@ def test_names_stand_for_modes() -> None:
     ]
     with pytest.raises(UserError, match="no peer 'transformers:eagle': choose from transformers:plain"):
         names("transformers:eagle")
+    with pytest.raises(UserError, match="length=0: give a positive number"):
+        names("vllm:ngram?length=0")
+    assert names("llamacpp:plain?gpu_layers=0") == ["llamacpp:plain?gpu_layers=0"], "a default is allowed"
 
 
 def test_models_are_loaded_once_and_options_reach_them(peers: Any) -> None:
@@ -90,6 +93,7 @@ def test_without_a_model_among_the_drafters_there_is_no_assistant() -> None:
         ("transformers:constant?length=x", "length=x is not int"),
         ("transformers:lookup?ngram=0", "ngram=0: give a positive number"),
         ("transformers:plain?packed=maybe", "packed=maybe: write true or false"),
+        ("transformers:assisted?drafter=ngram", "drafter=ngram: no draft model of a peer"),
     ],
 )
 def test_wrong_options_are_named(peers: Any, name: str, said: str) -> None:
@@ -108,7 +112,7 @@ def test_beside_a_gguf_target_the_peers_are_llamacpps(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("draftwise.measure.bench.child.Child", Child)
     monkeypatch.setattr("draftwise.measure.bench.peers.find_spec", lambda name: name)
-    made = Peers(sim_models(), "gguf:big.gguf?threads=2", ["small.gguf"], {})
+    made = Peers(sim_models(), "gguf:big.gguf?threads=2", ["small.gguf"], {}, longest=5000)
     for name in ("transformers:plain", "transformers:compiled", "vllm:plain"):
         with pytest.raises(Unavailable, match="not given GGUF files"):
             made.build(name)
@@ -117,6 +121,7 @@ def test_beside_a_gguf_target_the_peers_are_llamacpps(monkeypatch: pytest.Monkey
     made.build("llamacpp:draft?drafter=other.gguf")
     assert {hello["file"] for hello in told} == {str(Path("big.gguf").absolute())}
     assert (told[0]["cache"], told[0]["flash"], told[0]["loop"]) == ("f32", "off", "fast")
+    assert told[0]["context"] == 5000, "room for the longest text of the run"
     assert [Path(hello.get("draft", "")).name for hello in told] == ["", "small.gguf", "other.gguf"]
     assert (told[1]["length"], told[1]["confidence"]) == (4, 0.0)
     with pytest.raises(UserError, match="flash=maybe: choose from auto, on, off"):

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from draftwise.measure.results import identical, interval, mean_rate, speedup, summarize
+from draftwise.core.arms import Arm
+from draftwise.measure.results import arm_values, identical, interval, mean_rate, speedup, summarize
 
 
 def row(method: str, prompt: int, seconds: float, tokens: int = 10, **more: Any) -> dict[str, Any]:
@@ -84,6 +87,17 @@ def test_fewer_than_five_prompts_have_no_interval(prompts: int, told: bool) -> N
         assert (result["interval"] is not None) == told and result["prompts"] == prompts
 
 
+def test_prompts_that_were_decoded_together_are_one_case() -> None:
+    """Half of the batches were disturbed: an interval over prompts would be far too narrow."""
+    plain = [row("none", i, 1.0, batch=4) for i in range(40)]
+    mine = [row("m", i, 1.0 if i // 4 % 2 else 0.5, batch=4) for i in range(40)]
+    (_, one) = summarize(plain + mine, methods=["none", "m"], greedy=True)[:2]
+    low, high = interval(mine, plain)
+    assert one["interval"][1] - one["interval"][0] > 1.7 * (high - low)
+    few = summarize(plain[:16] + mine[:16], methods=["none", "m"], greedy=True)[:2]
+    assert [result["interval"] for result in few] == [None, None], "of four batches"
+
+
 def test_only_prompts_that_all_have_finished_count() -> None:
     results = summarize(PLAIN + MINE[:2], methods=["none", "m"], greedy=True)
     assert {r["prompts"] for r in results if r["category"] == "all"} == {2}
@@ -96,6 +110,19 @@ def test_batch_sizes_stay_apart() -> None:
     rates = {(r["batch"], r["method"]): r["tokens_per_s"] for r in results if r["category"] == "all"}
     assert rates[8, "m"] == 4 * rates[1, "m"]
     assert {r["speedup"] for r in results if r["category"] == "all" and r["method"] == "m"} == {1.5}
+
+
+def test_a_category_called_all_is_no_second_total() -> None:
+    rows = [r | {"category": "all"} for r in PLAIN + MINE]
+    results = summarize(rows, methods=["none", "m"], greedy=True)
+    assert [(r["category"], r["method"]) for r in results] == [("all", "none"), ("all", "m")]
+
+
+def test_values_that_are_no_numbers_yet_are_left_out() -> None:
+    """As the bound of an arm that was not played; JSON has no word for it."""
+    learner = SimpleNamespace(estimates=lambda: [0.25, inf])
+    policy: Any = SimpleNamespace(arms=(Arm("a", 1), Arm("b", 1)), learner=learner)
+    assert arm_values(policy) == {"a:1": 0.25}
 
 
 def test_identical_is_about_plain_decodings_tokens() -> None:

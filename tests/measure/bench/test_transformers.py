@@ -87,6 +87,16 @@ def test_plain_in_a_batch_writes_the_same(plain_model: Any, items: list[Item], r
     assert [text.tokens for text in texts] == reference
 
 
+def test_what_the_targets_authors_have_set_is_not_decoded_by(
+    plain_model: Any, items: list[Item], reference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our own policies do not either; a penalty gives another text, and takes time."""
+    monkeypatch.setattr(plain_model.generation_config, "repetition_penalty", 1.8)
+    peer = make("plain", plain_model, eos=EOS)
+    assert [peer.decode([item], LAW)[0].tokens for item in items] == reference
+    assert plain_model.generation_config.repetition_penalty == 1.8
+
+
 def test_constant_length_is_live(
     plain_model: Any, assistant: Any, items: list[Item], reference: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

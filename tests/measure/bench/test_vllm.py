@@ -61,15 +61,16 @@ def test_each_mode_says_it_in_vllms_words(asked: list[Mapping[str, Any]]) -> Non
     peers.close()
 
 
-@pytest.mark.parametrize(("gpu", "dtype"), [("", "float32"), ("an H100", "auto")])
-def test_weights_are_float32_where_there_is_no_gpu(
-    gpu: str, dtype: str, asked: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("gpu", "dtype", "memory"), [("", "float32", 0.3), ("an H100", "auto", 0.18)])
+def test_weights_are_float32_where_there_is_no_gpu_whose_memory_is_shared(
+    gpu: str, dtype: str, memory: float, asked: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """vLLM starts only where its share is free; by itself it takes nine tenths."""
     monkeypatch.setattr(module, "describe", lambda: {"gpu": gpu, "threads": 2})
-    peers = Peers(sim_models(), "zoo:target", [], {"dtype": "auto"})
+    peers = Peers(sim_models(), "zoo:target", [], {"dtype": "auto"}, engines=4)
     peers.build("vllm:plain")
     peers.close()
-    assert asked[0]["dtype"] == dtype
+    assert (asked[0]["dtype"], asked[0]["memory"]) == (dtype, pytest.approx(memory))
 
 
 def test_a_draft_model_must_be_there_and_options_are_checked(asked: list[Mapping[str, Any]]) -> None:
@@ -109,8 +110,8 @@ def test_a_text_comes_with_its_rounds_and_drafts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("os.environ", {})
     vllm = SimpleNamespace(LLM=Counting, SamplingParams=SimpleNamespace, __version__="0.1")
     monkeypatch.setitem(sys.modules, "vllm", vllm)
-    hello = {"model": "m", "dtype": "float32", "context": 99, "threads": 2, "speculative": None}
-    write, settings = load(hello)
+    hello = {"model": "m", "dtype": "float32", "context": 99, "threads": 2, "memory": 0.2}
+    write, settings = load(hello | {"speculative": None})
     assert settings == {"vllm": "0.1"}
     generation = {"ids": [4], "max_new_tokens": 4, "temperature": 0.0, "seed": 1, "eos": [2]}
     for _ in range(2):

@@ -31,6 +31,12 @@ def write(path: Path, *rows: Any) -> Path:
             "You are an expert Python programmer, and here is your task: Add two numbers. "
             "Your code should pass these tests:\n\nassert f(1, 2) == 3\n",
         ),
+        (
+            "mbpp",
+            {"text": "Add.", "test_list": None},
+            "You are an expert Python programmer, and here is your "
+            "task: Add. Your code should pass these tests:\n\n\n",
+        ),
         ("gsm8k", {"question": "What is 2 + 3?", "answer": "5"}, "Question: What is 2 + 3?\nAnswer:"),
         ("gsm8k", {"id": "t-0", "prompt": "Question: 2?\nAnswer:"}, "Question: 2?\nAnswer:"),
     ],

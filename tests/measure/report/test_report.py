@@ -237,14 +237,6 @@ def test_rounds_of_larger_batches_are_not_mixed_in(bare: Callable[..., Path]) ->
     assert len(read(here).rounds["none"]) == before + 1
 
 
-def test_not_a_folder_of_results(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no results\.json"):
-        write_report(tmp_path)
-    (tmp_path / "results.json").write_text("{")
-    with pytest.raises(UserError, match="not JSON"):
-        write_report(tmp_path)
-
-
 def test_settings_are_flat_words() -> None:
     found = {"a": {"b": [1, 2.5], "c": True}, "d": None, "e": [[0.1, 0.2], [0.3]], "f": ""}
     cells = {name.text: value.text for name, value in pairs(found).rows}

@@ -119,6 +119,12 @@ def test_measuring_names_every_drafter() -> None:
     assert measure_costs(target(), {}, texts, settings(20), length=4).drafters == {}
 
 
+def test_costs_of_texts_of_one_token_are_measured_too() -> None:
+    """Such a text has no round but the first, which includes the prefill."""
+    costs = measure_costs(target(), team("good"), [p.tokens for p in prompts(2)], settings(1), length=2)
+    assert len(costs.passes) == 3 and costs.of("good").step > 0.0
+
+
 def test_costs_remember_how_busy_their_machine_was(tmp_path: Path) -> None:
     noted = ({"start": 1.5}, {"load": 1.0, "others": 0.8, "over": 4.0})
     costs = replace(COSTS, source="measured", machine={"cores": 2, "cpu": "a laptop"}, load=noted)

@@ -69,6 +69,9 @@ def test_another_trace_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     other = [Prompt("0", "c0", [1, 2]), Prompt("1", "c1", [3, 4])]
     with pytest.raises(UserError, match=r"holds a trace with digest .*: choose another --out"):
         recorded(tmp_path, asked=other)
+    (tmp_path / "trace.json").unlink()
+    with pytest.raises(UserError, match=r"or of another trace \(its prompt is another one"):
+        recorded(tmp_path, asked=other)
 
 
 def spoil(path: Path) -> None:
@@ -90,13 +93,17 @@ def pickled(path: Path) -> None:
     np.savez(path, about=np.array([{"a": 1}], dtype=object))
 
 
+def listed(path: Path) -> None:
+    np.savez(path, about=np.frombuffer(b'"x"', dtype=np.uint8))
+
+
 def flipped(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("harm", [spoil, foreign, swapped, pickled, flipped])
+@pytest.mark.parametrize("harm", [spoil, foreign, swapped, pickled, listed, flipped])
 def test_damaged_recordings_are_refused_in_one_line(harm: Callable[[Path], None], tmp_path: Path) -> None:
     trace = recorded(tmp_path, n=2)
     harm(file_of(tmp_path, 1))
@@ -110,7 +117,8 @@ DAMAGE: list[tuple[str, object]] = [
     *(("length", value) for value in ("x", 0, 4097)),
     *(("temperature", value) for value in ("x", -1.0, True)),
     *(("max_new_tokens", 0), ("vocab_size", -1), ("seed", "x"), ("overlap", 1), ("eos", ["x"]), ("eos", {})),
-    *(("target", 7), ("workload", None), ("drafters", ["ngram"]), ("version", 2), ("format", "x")),
+    *(("target", 7), ("workload", None), ("drafters", ["ngram"]), ("load", "x"), ("version", 2)),
+    ("format", "x"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -13,10 +14,10 @@ from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import Costs, DrafterCosts, rising
 from draftwise.measure.trace.files import RecordedDrafts, Recording
 from draftwise.measure.trace.oracle import Step, best, best_composite, exactly, fixed
-from draftwise.measure.trace.results import compute_oracle
+from draftwise.measure.trace.results import compute_oracle, replayed
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
-from tests.measure.trace.sims import COSTS, recorded
+from tests.measure.trace.sims import COSTS, prompts, recorded
 
 FREE = Costs(passes=(1.0,), others=DrafterCosts(step=0.1), name="no catching up")
 
@@ -174,6 +175,14 @@ def test_the_summary_adds_up(trace: Trace) -> None:
     assert whole["optimum"] <= whole["best_fixed"]["seconds"] <= whole["none"]
     assert whole["best_fixed"]["seconds"] >= sum(part["best_fixed"]["seconds"] for part in parts) - 1e-9
     assert sorted(found["lengths"]) == [str(i) for i in range(len(trace))]
+
+
+def test_a_category_called_all_counts_once(tmp_path: Path) -> None:
+    asked = [replace(prompt, category="all") for prompt in prompts(2)]
+    found = compute_oracle(recorded(tmp_path, asked=asked), COSTS)
+    assert [row["prompts"] for row in found["results"]] == [2]
+    results = replayed(Trace(tmp_path), ["static-2"], COSTS, tmp_path / "out")["results"]
+    assert all(row["fraction_of_optimum"] <= 1.0 for row in results)
 
 
 def test_too_many_drafters_to_follow(trace: Trace) -> None:

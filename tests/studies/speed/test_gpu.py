@@ -17,7 +17,7 @@ import torch
 from draftwise.core.sampling import Sampling
 from draftwise.errors import UserError
 from studies.common import gpu_bench, parts
-from studies.common.parts import Row, print_rows, run_part, write_rows
+from studies.common.parts import Row, print_rows, run_part
 from studies.exactness.sampled import two_samples
 from studies.speed import gpu
 from tests.core.test_late import late
@@ -86,7 +86,7 @@ def test_samples_of_one_law_and_of_two() -> None:
     rng = Random(0)
     draws = [Counter(rng.choices(range(6), [1, 2, 3, 4, 5, w], k=900)) for w in (6, 6, 1)]
     statistic, freedom, p = two_samples(draws[0], draws[1])
-    assert freedom == 6 and statistic < 15 and p > 0.01
+    assert freedom == 5 and statistic < 15 and p > 0.01
     assert two_samples(draws[0], draws[2])[2] < 1e-3
 
 
@@ -141,9 +141,3 @@ def test_a_step_that_raises_leaves_the_others_their_rows(capsys: pytest.CaptureF
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row.get("n") for row in rows] == [1, None, 3, None]
     assert "ZeroDivisionError" in rows[1]["error"] and "the rest" in rows[3]["error"]
-
-
-def test_rows_are_written_whole(tmp_path: Path) -> None:
-    write_rows([{"n": 1}], tmp_path / "gpu.json")
-    assert json.loads((tmp_path / "gpu.json").read_text()) == [{"n": 1}]
-    assert [path.name for path in tmp_path.iterdir()] == ["gpu.json"]

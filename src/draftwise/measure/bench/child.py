@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from .contender import Generation, Item, Peer, Text
@@ -65,7 +66,8 @@ class Child(Peer):
         """Ask the process to exit, and kill it if it does not."""
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(OSError):  # one that has ended reads nothing more
+                    pipe.close()
         try:
             self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -95,7 +97,7 @@ class Child(Peer):
             reply = self.process.stdout.readline()
         except (BrokenPipeError, ValueError):
             reply = ""
-        if not reply:
+        if not reply.endswith("\n"):
             raise ChildError(f"the process of {self.name} ended with status {self.process.wait()}")
         answer: dict[str, Any] = json.loads(reply)
         if "error" in answer:

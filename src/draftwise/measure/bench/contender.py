@@ -78,6 +78,9 @@ class Contender:
         """Run every code path once, and keep nothing of it."""
         self.decode(items, generation)
 
+    def begin(self, texts: Sequence[tuple[Item, Sequence[int]]]) -> None:
+        """Forget all texts but these: those that an interrupted run has finished at this batch size."""
+
     def memory(self) -> Any:
         """Return what it keeps between texts, as JSON."""
         return None

@@ -42,24 +42,28 @@ class Unit:
         return [f"{self.method} @{self.batch} #{prompt}" for prompt in self.prompts]
 
 
-def usable(folder: Path) -> None:
-    """Check that a folder is new, empty, or a run's, and can be written to."""
+def usable(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Check that a folder is new, empty, or a run's with these settings, and can be written to."""
     check_reachable(folder)
     own = (".lock", "state")  # what a run may have left that was killed before it wrote `run.json`
     is_begun = (folder / "run.json").exists() or not folder.exists()
     others = [] if is_begun else [path.name for path in folder.iterdir() if path.name not in own]
     if others:
         raise UserError(f"{folder} holds {others[0]}, and no run: name a new or empty folder")
+    before, _ = _read_run(folder)
+    for name in settings if before else ():
+        if before.get(name) != settings[name]:
+            raise UserError(
+                f"{folder} holds a run with {name} {_short(before.get(name))}, now {_short(settings[name])}: "
+                "continue with the same settings, or name another folder"
+            )
     for _ in _read(folder / FILES[0]):
         pass
 
 
 def begun_with(folder: Path) -> int:
-    """The number of threads of a run that is resumed; 0 if none has begun, or its settings are damaged."""
-    try:
-        threads = parse_json((folder / "run.json").read_text(encoding="utf-8"))["settings"]["threads"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return 0
+    """The number of threads of a run that is resumed; 0 if none has begun."""
+    threads = _read_run(folder)[0].get("threads")
     return threads if isinstance(threads, int) else 0
 
 
@@ -72,7 +76,7 @@ class Journal:
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, load: float | None = None) -> None:
         self.folder, self.settings = folder, dict(settings)
-        usable(folder)
+        usable(folder, settings)
         try:
             (folder / "state").mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(folder / ".lock")
@@ -83,7 +87,7 @@ class Journal:
             reason = error.strerror or error
             raise UserError(f"cannot write to {folder}: {reason}; name another folder") from error
         try:
-            self.starts = [*self._begun(), load]
+            self.starts = [*_read_run(folder)[1], load]
             self.done: dict[str, Row] = {row["key"]: row for row in _read(folder / FILES[0])}
             write_json(folder / "run.json", {"settings": self.settings, "starts": self.starts})
         except BaseException:
@@ -128,6 +132,15 @@ class Journal:
                 return saved["memory"]
         raise UserError(f"{self._state(method)} does not fit the last line of {method}: name another folder")
 
+    def texts(self, batch: int) -> dict[str, dict[int, list[int]]]:
+        """The tokens that each method has written at a batch size, by prompt, in the order of the run."""
+        texts: dict[str, dict[int, list[int]]] = {}
+        for row in _read(self.folder / FILES[1]):
+            if row["batch"] == batch:
+                own = texts.setdefault(row["method"], {})
+                own.setdefault(row["prompt"], []).extend(row.get("tokens", ()))
+        return texts
+
     def note(self, method: str, facts: Mapping[str, Any]) -> None:
         """Keep facts about a method beside those that are known."""
         notes = self.notes()
@@ -154,27 +167,6 @@ class Journal:
         safe = "".join(c if c.isalnum() or c in "-." else "_" for c in method)
         return self.folder / "state" / f"{safe}-{crc32(method.encode()):x}.json"
 
-    def _begun(self) -> list[float | None]:
-        """Check that the folder is new or belongs to a run with these settings; returns the loads it started
-        with.
-        """
-        path = self.folder / "run.json"
-        if not path.exists():
-            return []
-        try:
-            saved = json.loads(path.read_text())
-            before, starts = saved["settings"], saved["starts"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} cannot be read ({error}): name another folder") from error
-        for name in dict.fromkeys([*before, *self.settings]):
-            if before.get(name) != self.settings.get(name):
-                raise UserError(
-                    f"{self.folder} holds a run with {name} {_short(before.get(name))}, now "
-                    f"{_short(self.settings.get(name))}: continue with the same settings, or name "
-                    "another folder"
-                )
-        return list(starts)
-
     def _keep(self, name: str, belongs: Callable[[Row], bool]) -> None:
         _write_lines(self.folder / name, (row for row in _read(self.folder / name) if belongs(row)))
 
@@ -182,6 +174,18 @@ class Journal:
         if rows:
             with open(self.folder / name, "a", encoding="utf-8") as file:
                 file.write("".join(line(row) for row in rows))
+
+
+def _read_run(folder: Path) -> tuple[dict[str, Any], list[float | None]]:
+    """The settings of a run, and the loads with which it began and was continued; nothing if it is new."""
+    path = folder / "run.json"
+    if not path.exists():
+        return {}, []
+    try:
+        saved = parse_json(path.read_text(encoding="utf-8"))
+        return dict(saved["settings"]), list(saved["starts"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} cannot be read ({error}): name another folder") from error
 
 
 def line(row: Row) -> str:

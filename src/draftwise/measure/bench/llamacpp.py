@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...models.gguf import library
+from ..machine import llamacpp_features
 from .child import ChildError, Write, serve
 
 Answer = dict[str, Any]
@@ -47,10 +48,8 @@ class Engine:
         _ = self.reader if options["loop"] == "fast" else self.llama
 
     def settings(self) -> Answer:
-        info = import_module("llama_cpp").llama_print_system_info().decode().strip(" |")
-        parts = [part.split("=") for part in info.split("|")]
-        on = [name.split()[-1] for name, *value in parts if value and value[0].strip() == "1"]
-        return {"flash_attention": self.flash, "instructions": " ".join(on)}
+        info = library.library().llama_print_system_info().decode("utf-8", "replace")
+        return {"flash_attention": self.flash, "instructions": " ".join(llamacpp_features(info))}
 
     def write(self, request: Mapping[str, Any]) -> Answer:
         is_sampled = request["temperature"] > 0.0
@@ -79,8 +78,8 @@ class Engine:
         )
 
     def _choose_flash(self, file: str) -> bool:
-        flash = self.options["flash"]
-        return faster_flash(file, **self.shape) if flash == "auto" else flash == "on"
+        flash, layers = self.options["flash"], self.options["gpu_layers"]
+        return faster_flash(file, gpu_layers=layers, **self.shape) if flash == "auto" else flash == "on"
 
     def _make_draft(self) -> Any:
         """Return a `LlamaDraftModel`: the library's prompt lookup, or a model."""
@@ -255,14 +254,14 @@ class ModelDraft:
         return np.array(drafted, np.int32)
 
 
-def faster_flash(file: str, *, context: int, threads: int, cache: str) -> bool:
+def faster_flash(file: str, *, context: int, threads: int, cache: str, gpu_layers: int = 0) -> bool:
     """Return whether flash attention is faster for this model here: a short text is written both ways.
 
     Never with keys and values in float32, which it would round.
     """
     if cache == "f32":
         return False
-    model = library.load(file)
+    model = library.load(file, n_gpu_layers=gpu_layers)
     readers = {
         flash: Reader(model, flash=flash, context=context, threads=threads, cache=cache)
         for flash in (False, True)

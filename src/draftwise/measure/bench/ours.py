@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from math import isnan
+from random import Random
 from time import perf_counter
 from typing import Any, cast
 
@@ -16,22 +19,21 @@ from ...core.loop import Loop
 from ...core.outcomes import Feedback, Outcome
 from ...core.request import Request
 from ...core.request_round import unfailed
-from ...core.roles import Drafter, Graders, Recorder, RoundRecord, Target
+from ...core.roles import Drafter, Grader, Graders, LateRecorder, Recorder, RoundRecord, Target
 from ...core.round import Round, Stats
 from ...core.sampling import Sampling
 from ...core.stops import needs
 from ...errors import UserError
-from ...generation.decoder import Decoder
-from ...policies.catalogue import method
+from ...generation.prompts import encode
 from ...specs import DrafterSpec, LoadOptions, parse_drafter, parse_drafters, parse_policy, parse_target
 from ...state.numbers import dump, load
-from ..results import Row, arm_values
+from ..results import BASELINE, Row, arm_values
 from .contender import Contender, Generation, Item, Text
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """A loaded target, the model drafters by name, and the means to build other drafters for each method.
+    """A loaded target, models and heads that draft by name, and the means to build others for each method.
 
     A lookup may remember earlier texts, so sharing one would let a method copy another's text.
     """
@@ -58,14 +60,16 @@ class Models:
             return build_drafters(some, built, tokenizer, target)
 
         everyone = build(specs)
-        shared = {one.text: everyone[one.text] for one in specs if one.is_model}
+        shared = {
+            one.text: everyone[one.text] for one in specs if one.is_model or _is_head(everyone[one.text])
+        }
         eos = eos_ids(model, tokenizer)
         return cls(built, model, tokenizer, eos, specs, shared, spec.chains_only, build)
 
     def team(self) -> dict[str, Drafter]:
         """The drafters for one method, in the requested order."""
         own = [spec for spec in self.drafters if spec.text not in self.shared]
-        everyone = self.shared | self.build(own)
+        everyone = {name: _as_own(drafter) for name, drafter in self.shared.items()} | self.build(own)
         return {spec.text: everyone[spec.text] for spec in self.drafters}
 
     def layouts(self) -> dict[str, str]:
@@ -81,8 +85,22 @@ class Models:
         return describe_passes({"target": self.target, **self.shared})
 
     def encode(self, text: str, *, raw: bool) -> list[int]:
-        front = Decoder(self.target, {}, method("none", []), self.tokenizer, eos=self.eos)
-        return front.encode(text, chat=not raw)
+        return encode(self.tokenizer, text, vocab_size=self.target.vocab_size, chat=not raw)
+
+
+def _is_head(drafter: Drafter) -> bool:
+    from ...drafters.neural.heads import HeadDrafter
+
+    return isinstance(drafter, HeadDrafter)
+
+
+def _as_own(drafter: Drafter) -> Drafter:
+    """Return a drafter for one method: it shares a head's weights and passes, and not what that learns."""
+    own: Any = drafter
+    if hasattr(own, "drift"):
+        own = copy(own)
+        own.drift = type(own.drift)()
+    return cast(Drafter, own)
 
 
 class Watch:
@@ -91,11 +109,17 @@ class Watch:
     def __init__(self, recorder: Recorder) -> None:
         self.recorder, self.reads = recorder, recorder.reads
         self.records: dict[int, dict[int, tuple[Decision, Outcome]]] = defaultdict(dict)
+        if isinstance(recorder, LateRecorder):  # which works on beside the next pass, watched or not
+            self.ask = partial(self._pass_on, recorder.ask)
 
     def add(self, batch: Sequence[RoundRecord], graders: Graders) -> Sequence[Feedback]:
+        feedback: Sequence[Feedback] = self._pass_on(self.recorder.add, batch, graders)
+        return feedback
+
+    def _pass_on(self, call: Callable[..., Any], batch: Sequence[RoundRecord], graders: Graders) -> Any:
         for records in batch:
             self.records[records.request.id][records.request.position] = records.decision, records.outcome
-        return self.recorder.add(batch, graders)
+        return call(batch, graders)
 
     def close(self, request: Request) -> Sequence[Feedback]:
         return self.recorder.close(request)
@@ -137,6 +161,20 @@ class Policy(Contender):
             raise UserError(f"{self.name} failed: {faults[0]}")
         return texts
 
+    def begin(self, texts: Sequence[tuple[Item, Sequence[int]]]) -> None:
+        """Take new lookups, which may remember texts, and show them these."""
+        old, own = self.loop, self.loop.pool.drafters
+        lookups = [d for d in self.models.drafters if d.text in own and not isinstance(own[d.text], Grader)]
+        new = self.models.build(lookups)
+        for number, (item, tokens) in enumerate(texts):
+            request = Request(-1 - number, [*item.ids], len(item.ids), Sampling(), Random(0), Random(0))
+            for lookup in new.values():
+                lookup.observe(request, item.ids)
+                lookup.observe(request, tokens)
+                lookup.close(request)
+        self.loop = Loop(old.target, own | new, old.policy, old.recorder, seed=self.seed)
+        self.loop.rng.setstate(old.rng.getstate())
+
     def memory(self) -> Any:
         """Return what the policy has learned, and the state of its random generator."""
         version, words, gauss = self.loop.rng.getstate()
@@ -149,7 +187,8 @@ class Policy(Contender):
 
     def _build(self) -> Loop:
         policy = parse_policy(self.name)
-        models, team = self.models, composed(self.models.team(), policy)
+        models, asked = self.models, self.name != BASELINE  # plain decoding shows its texts to no drafter
+        team = composed(models.team() if asked else {}, policy)
         specs = {name: parse_drafter(name) for name in team}
         method = decide(policy, team, models.tokenizer, specs, chains_only=models.chains_only)
         return Loop(

@@ -31,6 +31,8 @@ Options = Mapping[str, Any]
 EAGER: Options = {"packed": False}
 ASSISTED: Options = {"drafter": "", **EAGER}
 COMPILED: Options = {"slots": 128, "freeze": False}
+MEMORY = 0.9  # of a GPU's, for all engines of a run together
+CPU_MEMORY = 0.3  # of all memory, which must be free when vLLM starts on a CPU
 LLAMACPP: Options = {
     "context": 4096,
     "gpu_layers": 0,
@@ -85,17 +87,23 @@ def _check_name(name: str) -> str:
     if spec.path not in ENGINES.get(spec.name, ()):
         names = ", ".join(f"{engine}:{mode}" for engine, modes in ENGINES.items() for mode in modes)
         raise UserError(f"no peer {name!r}: choose from {names}, or an engine for all its modes")
+    read_options(name, ENGINES[spec.name][spec.path], spec.options)
     return name
 
 
 @dataclass
 class Peers:
-    """Builds peers for the models of a run; each model is loaded once."""
+    """Builds the peers of a run, whose longest text has `longest` tokens; each model is loaded once.
+
+    On a GPU our own models and `engines` of vLLM's share the memory.
+    """
 
     models: Models
     target: str
     drafters: Sequence[str]
     load: Mapping[str, Any]
+    longest: int = 0
+    engines: int = 1
     built: dict[str, Any] = field(default_factory=dict)
     children: list[Child] = field(default_factory=list)
     scratch: TemporaryDirectory[str] = field(default_factory=TemporaryDirectory)
@@ -122,8 +130,8 @@ class Peers:
         model = self.models.model if options.pop("packed", False) else self.unpacked
         drafter, assistant = options.pop("drafter", None), None
         if drafter is not None:
-            drafter = drafter or self._first_model(("lm",), "no assistant: name a model among the drafters")
-            assistant = self._assistant(drafter)
+            why = "no assistant: name a model among the drafters"
+            assistant = self._assistant(self._draft_model(drafter, ("lm",), why))
         if not kind.startswith("compiled"):
             return Transformers(name, kind, options, model, assistant, eos=self.models.eos)
         from .compiled import Compiled, check_compiler
@@ -138,12 +146,12 @@ class Peers:
         """Build llama.cpp with converted weights in float32, or the user's own file; with our threads."""
         file, drafter = options.pop("file"), options.pop("drafter", None)
         shown: dict[str, Any] = {"flash": None}
-        options["context"] = min(options["context"], window_of(self.models.target))
+        options["context"] = self._context(options["context"])
         if kind == "lookup":
             options["lookup"] = options.pop("length")
         if drafter is not None:
             why = "no draft model: name one among the drafters, or a GGUF file with drafter"
-            drafter = drafter or self._first_model(("lm", "gguf"), why)
+            drafter = self._draft_model(drafter, ("lm", "gguf"), why)
         try:
             options["file"] = file or self.gguf(self.target)
             shown["file"] = file or self._weights(self.target)
@@ -162,15 +170,20 @@ class Peers:
             speculative |= {f"prompt_lookup_{key}": value for key, value in options.items()}
             if drafter is not None:
                 why = "no draft model: name one among the drafters"
-                speculative["model"] = resolve(parse_drafter(drafter or self._first_model(("lm",), why)).path)
-        dtype = self.load.get("dtype", "auto")
+                speculative["model"] = resolve(parse_drafter(self._draft_model(drafter, ("lm",), why)).path)
+        dtype, has_gpu = self.load.get("dtype", "auto"), bool(describe()["gpu"])
         hello = {
             "model": resolve(self.target),
-            "context": min(4096, window_of(self.models.target)),
-            "dtype": "float32" if dtype == "auto" and not describe()["gpu"] else dtype,
+            "context": self._context(LLAMACPP["context"]),
+            "dtype": "float32" if dtype == "auto" and not has_gpu else dtype,
+            "memory": MEMORY / (1 + self.engines) if has_gpu else CPU_MEMORY,
             "speculative": speculative,
         }
         return self._child(name, hello, drafts=speculative is not None)
+
+    def _context(self, usual: int) -> int:
+        """Return how many tokens a text may have: the usual number, or all that the run needs."""
+        return min(max(usual, self.longest), window_of(self.models.target))
 
     def _child(self, name: str, hello: dict[str, Any], **options: Any) -> Contender:
         """Start a peer in a process of its own, with as many threads as ours."""
@@ -185,13 +198,16 @@ class Peers:
         self.children.append(child)
         return child
 
-    def _first_model(self, kinds: Sequence[str], why: str) -> str:
-        """Return the first model of these kinds among the drafters.
+    def _draft_model(self, given: str, kinds: Sequence[str], why: str) -> str:
+        """Return the given model, or else the first of these kinds among the drafters.
 
         Raises:
+            UserError: the given drafter is no model of these kinds.
             Unavailable: there is none; says `why`.
         """
-        models = [name for name in self.drafters if parse_drafter(name).name in kinds]
+        models = [name for name in ([given] if given else self.drafters) if parse_drafter(name).name in kinds]
+        if not models and given:
+            raise UserError(f"drafter={given}: no draft model of a peer; name a model or leave it out")
         if not models:
             raise Unavailable(why)
         return models[0]
@@ -250,11 +266,11 @@ def read_options(name: str, defaults: Options, given: Mapping[str, str]) -> dict
     for key, text in given.items():
         if key not in defaults:
             raise UserError(f"{name} has no option {key!r}: choose from {', '.join(defaults) or 'none'}")
-        options[key] = _convert(f"{name}: {key}={text}", defaults[key], text, may_be_zero=key == "confidence")
+        options[key] = _convert(f"{name}: {key}={text}", defaults[key], text)
     return options
 
 
-def _convert(what: str, default: Any, text: str, *, may_be_zero: bool) -> Any:
+def _convert(what: str, default: Any, text: str) -> Any:
     if isinstance(default, str):
         return text
     if isinstance(default, bool):
@@ -269,6 +285,6 @@ def _convert(what: str, default: Any, text: str, *, may_be_zero: bool) -> Any:
         value = type(default)(text)
     except ValueError:
         raise UserError(f"{what} is not {type(default).__name__}") from None
-    if not (0 < value < 1_000_000 or (may_be_zero and value == 0)):
+    if not (0 < value < 1_000_000 or value == default):
         raise UserError(f"{what}: give a positive number")
     return value

@@ -73,6 +73,10 @@ class Settings:
         names = ("dtype", "device", "compile", "exact", "trust_remote_code")
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def as_json(self) -> dict[str, Any]:
+        return {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
+
 
 def bench(settings: Settings, out: Path, *, tell: Callable[[Progress], None]) -> dict[str, Any]:
     """Measure, or resume an interrupted run, and write `results.json`; returns its content.
@@ -80,7 +84,7 @@ def bench(settings: Settings, out: Path, *, tell: Callable[[Progress], None]) ->
     Raises:
         UserError: bad settings, names or files, or a folder that belongs to another run.
     """
-    usable(out)
+    usable(out, settings.as_json)
     for name in settings.policies:
         method(name, settings.drafters)  # its options are refused before anything is loaded
     load_average = machine.load_average()
@@ -99,7 +103,10 @@ def bench(settings: Settings, out: Path, *, tell: Callable[[Progress], None]) ->
         window=window_of(models.target),
     )
     items = [Item(i, prompts[i].question_id, prompts[i].category, tuple(ids)) for i, ids in encoded]
-    with closing(Peers(models, settings.target, settings.drafters, settings.load)) as peers:
+    longest = max(len(item.ids) for item in items) + settings.max_new_tokens
+    engines = sum(name.startswith("vllm") for name in settings.peers)
+    own = models, settings.target, settings.drafters, settings.load
+    with closing(Peers(*own, longest=longest, engines=engines)) as peers:
         contenders, absent = _contenders(settings, models, peers)
         facts = machine.describe() | {"packed": models.layouts(), "compiled": models.compiled()}
         generation = Generation(settings.max_new_tokens, settings.temperature, settings.seed)
@@ -133,8 +140,7 @@ def _identity(settings: Settings, items: Sequence[Item], facts: dict[str, Any]) 
     """Return what must be unchanged to resume a run: its settings, prompts and machine."""
     digest = sha256(repr([(i.category, i.ids) for i in items]).encode()).hexdigest()[:16]
     same = {"cpu": facts["cpu"], "threads": facts["threads"], "gpu": facts["gpu"]}
-    own = {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(settings).items()}
-    return own | {"prompts_sha": digest} | same | {"versions": facts["versions"]}
+    return settings.as_json | {"prompts_sha": digest} | same | {"versions": facts["versions"]}
 
 
 def _results(
@@ -218,10 +224,12 @@ class Runner:
             if (memory := self.journal.memory(contender.name)) is not None:
                 contender.restore(memory)
         self.meter.sample()
-        samples = self._samples()
+        samples, batch = self._samples(), 0
         for at, (contender, unit, items) in enumerate(work):
             if contender.name in self.failed or self.journal.finished(unit):
                 continue
+            if unit.batch != batch:
+                self._begin(batch := unit.batch)
             self.tell(self._progress(at, work))
             texts: Sequence[Text] = ()
             with self._failing(contender):
@@ -238,6 +246,13 @@ class Runner:
                 turns = Random(f"turns {self.generation.seed} {batch} {start}")
                 for contender in turns.sample(able, len(able)):
                     yield contender, Unit(contender.name, batch, tuple(i.index for i in group)), group
+
+    def _begin(self, batch: int) -> None:
+        """Let no contender draft from its own answers to the same prompts at another batch size."""
+        texts, items = self.journal.texts(batch), {item.index: item for item in self.items}
+        for contender in self.contenders:
+            own = texts.get(contender.name, {})
+            contender.begin([(items[prompt], tokens) for prompt, tokens in own.items()])
 
     def peers(self) -> list[dict[str, Any]]:
         """Return one record for each peer that was measured: settings, preparation, and its drafts."""

@@ -1,7 +1,7 @@
 """Transformers' own ways of decoding as contenders, in this process.
 
-Every mode has its own generation settings, which are set on the assistant during a call: Transformers reads
-them there, and its heuristic updates them. A hook on the target counts passes.
+Every mode has its own generation settings, which are set on the models during a call: Transformers reads the
+assistant's there, and its heuristic updates them. A hook on the target counts passes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 from transformers.utils import logging
 
 from .contender import Generation, Item, Peer, Text
@@ -108,15 +109,17 @@ class Transformers(Peer):
 
     @contextmanager
     def _own_settings(self) -> Iterator[None]:
-        if self.assistant is None:
-            yield
-            return
-        before = self.assistant.generation_config
-        self.assistant.generation_config = self.config
+        """Give the target no settings of its authors, such as a penalty: all contenders decode alike."""
+        plain: Any = GenerationConfig
+        settings = {self.model: plain()} | ({} if self.assistant is None else {self.assistant: self.config})
+        before = [(model, model.generation_config) for model in settings]
+        for model, own in settings.items():
+            model.generation_config = own
         try:
             yield
         finally:
-            self.assistant.generation_config = before
+            for model, own in before:
+                model.generation_config = own
 
     def _call(self, items: Sequence[Item], generation: Generation) -> dict[str, Any]:
         sampling = {"do_sample": True, "temperature": generation.temperature, "top_k": 0, "top_p": 1.0}

@@ -63,7 +63,7 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def best(tried: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The row of the fastest candidate: highest speedup over all prompts, at the first batch size."""
+    """The row of the fastest candidate: highest speedup over all prompts, at the smallest batch size."""
     rows = [row for row in results if row["category"] == "all" and row["method"] in tried]
     return max((row for row in rows if row["batch"] == rows[0]["batch"]), key=lambda row: row["speedup"])
 

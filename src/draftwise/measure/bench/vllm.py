@@ -1,7 +1,7 @@
 """vLLM and its own ways of drafting, as a child process: python -m draftwise.measure.bench.vllm.
 
-The protocol is the one of `child`. It loads `{"model", "context", "dtype", "threads", "speculative"}`, the
-last as vLLM's own `speculative_config`, or null for plain decoding.
+The protocol is the one of `child`. It loads `{"model", "context", "dtype", "threads", "memory",
+"speculative"}`, the last as vLLM's own `speculative_config`, or null for plain decoding.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def load(options: Mapping[str, Any]) -> tuple[Write, dict[str, Any]]:
         dtype=options["dtype"],
         max_model_len=options["context"],
         max_num_seqs=1,
+        gpu_memory_utilization=options["memory"],
         enable_prefix_caching=False,
         disable_log_stats=False,
         speculative_config=options["speculative"],

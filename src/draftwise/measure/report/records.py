@@ -6,7 +6,7 @@ import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
 from math import nan
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import UserError
-from ..results import FEWEST, describe_peer, read_lines
+from ..results import describe_peer, read_lines
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
@@ -320,8 +320,7 @@ def _finished(line: Mapping[str, Any]) -> Row:
 
 
 def _rows(results: Mapping[str, Any]) -> tuple[Row, ...]:
-    rows = (_parse(Row, row) for row in results.get("results", ()))
-    return tuple(replace(r, interval=(nan, nan)) if 0 < r.prompts < FEWEST else r for r in rows)
+    return tuple(_parse(Row, row) for row in results.get("results", ()))
 
 
 def _beside(folders: Sequence[Path]) -> dict[str, tuple[Row, ...]]:

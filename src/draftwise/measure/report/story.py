@@ -270,16 +270,14 @@ def _notes(results: Results, drawings: Sequence[Drawing]) -> list[tuple[bool, st
 
 def _facts(results: Results) -> list[tuple[str, str, str]]:
     facts = []
+    known = [row for row in results.kinds("adaptive", "fixed", "peer") if row.speedup == row.speedup]
     kinds = {"fastest adaptive policy": "adaptive", "fastest fixed arm": "fixed", "fastest peer": "peer"}
     for what, kind in kinds.items():
-        if row := tables.best(results, kind):
+        if row := next((row for row in known if row.kind == kind), None):
             facts.append((what, f"{row.speedup:.2f} \N{MULTIPLICATION SIGN}", row.name))
-    slow = [row for row in results.kinds("adaptive", "fixed", "peer") if row.speedup < 1.0]
     if results.rows:
-        compared = len([r for r in results.kinds("adaptive", "fixed", "peer") if r.speedup == r.speedup])
-        facts.append(
-            ("slower than plain decoding", f"{len(slow)} of {compared}", "methods, over all prompts")
-        )
+        slow = sum(row.speedup < 1.0 for row in known)
+        facts.append(("slower than plain decoding", f"{slow} of {len(known)}", "methods, over all prompts"))
     same, compared = tables.share_identical(results)
     if compared:
         facts.append(("identical to plain decoding", f"{same} of {compared}", "texts of Draftwise's methods"))

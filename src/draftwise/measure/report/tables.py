@@ -157,11 +157,6 @@ def _spread(mean: float, error: float | None) -> Cell:
     return Cell(f"{mean:,.1f} ± {error:,.1f}" if is_known else f"{mean:,.1f}", mean)
 
 
-def best(results: Results, *kinds: str) -> Row | None:
-    """Return the fastest of these kinds over all prompts."""
-    return next((row for row in results.kinds(*kinds) if row.speedup == row.speedup), None)
-
-
 def share_identical(results: Results) -> tuple[int, int]:
     """Return how many texts are identical to plain decoding's, and how many were compared, of our methods."""
     rows = [row for row in results.kinds("adaptive", "fixed") if row.identical >= 0]

@@ -207,17 +207,14 @@ def measure_costs(
     length: int,
     seed: int = 0,
 ) -> Costs:
-    """Measure costs on live rounds on these prompts, with random drafters and lengths."""
+    """Measure costs on live rounds after these prompts, with random drafters and lengths."""
     lengths = sorted({0, 1, length, *(1 << k for k in range(1, length.bit_length()) if 1 << k < length)})
     names = [name for name in drafters if name != "none"]
     options = f"?arms=drafters*lengths&lengths={','.join(map(str, lengths))}" if names else ""
     policy = method(f"random{options}" if names else "none", names)
     loop = Loop(target, drafters, policy.policy, policy.recorder, seed=seed)
-    settings = Sampling(
-        max_new_tokens=min(TOKENS, sampling.max_new_tokens),
-        eos=sampling.eos,
-        temperature=sampling.temperature,
-    )
+    # Texts continue after their end: those of a token or two would have no pass but the prefill.
+    settings = Sampling(max_new_tokens=TOKENS, temperature=sampling.temperature)
     samples, rounds = Samples(), ROUNDS + PER_DRAFTER * len(names)
     samples.add_text(loop, prompts[0], settings)  # the first text is a warm-up
     samples, at = Samples(), 0

@@ -47,6 +47,9 @@ RANGES: Mapping[str, tuple[Any, float, float]] = {  # of numbers in a header
     "temperature": ((int, float), 0.0, 1e308),
 }
 
+DAMAGE = (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, BadZipFile, ZlibError)
+"""What reading a file raises that is no recording."""
+
 Ints: TypeAlias = NDArray[np.int32]
 Floats: TypeAlias = NDArray[np.float64]
 Given: TypeAlias = Mapping[str, Sequence[str] | None]
@@ -59,7 +62,7 @@ class Header:
 
     `drafters` maps each name to whether it grades itself, `length` is the longest draft recorded, and
     `overlap` says whether raw overlaps were recorded. `digest` is a hash of the prompts' tokens. `waits` are
-    the drafters that are not ready in a text's first round.
+    the drafters that are not ready in a text's first round. `load` is how the models were loaded and run.
     """
 
     target: str
@@ -75,6 +78,7 @@ class Header:
     vocab_size: int = 0
     eos: Sequence[int] = ()
     waits: Sequence[str] = ()
+    load: Mapping[str, Any] = field(default_factory=dict)
     format: str = FORMAT
     version: int = VERSION
 
@@ -246,6 +250,8 @@ def check_header(header: Any) -> None:
         raise ValueError("its overlap or drafters are damaged")
     if not isinstance(header.waits, (list, tuple)) or not set(header.waits) <= {*header.drafters}:
         raise ValueError("its waits are damaged")
+    if not isinstance(header.load, dict):
+        raise ValueError("its load is damaged")
 
 
 def header_json(header: Header) -> dict[str, Any]:
@@ -269,8 +275,8 @@ def save(recording: Recording, path: Path, header: Header) -> None:
         np.savez_compressed(file, **arrays)
 
 
-def load(path: Path, header: Header) -> Recording:
-    """Read a recording."""
+def load(path: Path, header: Header, prompt: Sequence[int] | None = None) -> Recording:
+    """Read a recording, which must be of this prompt if one is given."""
     try:
         with np.load(path, allow_pickle=False) as file:
             about = json.loads(bytes(file["about"]))
@@ -278,11 +284,13 @@ def load(path: Path, header: Header) -> Recording:
             for i, name in enumerate(header.drafters):
                 arrays = {key: _array(key, file[f"{i}.{key}"]) for key in ARRAYS}
                 drafts[name] = RecordedDrafts(**arrays, given=given[name])
-            prompt, text = _array("tokens", file["prompt"]), _array("tokens", file["text"])
+            tokens, text = _array("tokens", file["prompt"]), _array("tokens", file["text"])
             probs = _array("probs", file["probs"])
-            recording = Recording(prompt=prompt, text=text, probs=probs, drafts=drafts, **about)
+            recording = Recording(prompt=tokens, text=text, probs=probs, drafts=drafts, **about)
         _check(recording, header)
-    except (OSError, ValueError, LookupError, TypeError, EOFError, BadZipFile, ZlibError) as error:
+        if prompt is not None and recording.prompt.tolist() != list(prompt):
+            raise ValueError("its prompt is another one")
+    except DAMAGE as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise UserError(
             f"the recording {str(path)!r} is damaged or of another trace ({reason}): "

@@ -69,6 +69,7 @@ def header_of(
     prompts: Sequence[Prompt],
     length: int,
     overlap: bool,
+    load: Mapping[str, Any] | None = None,
 ) -> Header:
     """Return the header of a recording with these settings."""
     check_recordable(length)
@@ -93,6 +94,7 @@ def header_of(
         vocab_size=target.vocab_size,
         eos=sorted(sampling.eos),
         waits=[who for who, drafter in drafters.items() if isinstance(drafter, Waiter)],
+        load=dict(load or {}),
     )
 
 
@@ -114,7 +116,7 @@ def record(
         path = file_of(folder, i)
         if path.is_file():
             resumed += 1
-            recorder.relive(load(path, header))
+            recorder.relive(load(path, header, prompt.tokens))
         else:
             save(recorder.record(prompt, i), path, header)
         if progress:

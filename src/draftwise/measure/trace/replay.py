@@ -46,11 +46,7 @@ class ReplayScores:
 
     def __init__(self, state: ReplayState, at: int, draft: Draft) -> None:
         self.state, self.at, self.draft, self.text = state, at, draft, state.text
-        self.depths: list[int] | None = None
-        if not draft.is_chain:  # tokens from the last committed one down to each node, itself included
-            self.depths = []
-            for parent in draft.parents:
-                self.depths.append(1 if parent < 0 else self.depths[parent] + 1)
+        self.depths = None if draft.is_chain else find_depths(draft.parents)
 
     def choice(self, node: int) -> int:
         depth = node + 1 if self.depths is None or node < 0 else self.depths[node]
@@ -81,6 +77,14 @@ class ReplayScores:
         drafter, first = self.draft.rows
         overlaps: list[float] = drafter.overlap[first : first + len(self.draft.tokens)]
         return overlaps
+
+
+def find_depths(parents: Sequence[int]) -> list[int]:
+    """Return for each node of a tree the tokens from the last committed one down to it, itself included."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return depths
 
 
 class ReplayTarget:

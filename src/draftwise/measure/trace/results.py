@@ -131,7 +131,7 @@ def _results(
     if greedy:
         by_category: dict[str, float] = defaultdict(float)
         for row in (row for row in rows if row["method"] == BASELINE):
-            for key in ("all", row["category"]):
+            for key in {"all", row["category"]}:
                 by_category[key] += optimum[row["prompt"]]
         for result in results:
             result["fraction_of_optimum"] = by_category[result["category"]] / result["seconds"]
@@ -169,7 +169,7 @@ def compute_oracle(trace: Trace, costs: Costs, *, progress: Progress | None = No
         }
         totals |= {"optimum_composite": best_composite(state, costs)}
         arms, just = fixed(state, costs), exactly(state, costs)
-        for category in ("all", recording.category):
+        for category in dict.fromkeys(("all", recording.category)):
             _add(totals, sums[category].totals)
             _add(arms, sums[category].arms)
             _add(just, sums[category].exactly)

@@ -52,7 +52,7 @@ MARK = "make it a dataclass, and mark what it learns with field(metadata=learned
 class PolicyWatch(Watch):
     """Watches a policy: its calls in order, and its decisions."""
 
-    methods = ("choose", "learn", "close", "open")
+    methods = ("choose", "learn", "close", "open", "plan", "rests")
 
     def __init__(self, inner: Any, faults: Mapping[str, int] | None = None) -> None:
         super().__init__(inner, faults)

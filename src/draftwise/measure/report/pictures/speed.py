@@ -72,7 +72,7 @@ def speedup(results: Results) -> Figure:
     row_names(ax, names)
     intervals = f"95 % intervals over {max(row.prompts for row in rows)} prompts"
     if all(row.interval[0] != row.interval[0] for row in rows):
-        intervals = f"no intervals: fewer than {FEWEST} prompts"
+        intervals = f"no intervals: fewer than {FEWEST} prompts or batches"
     ax.set(xlabel=f"{SPEEDUP}, {intervals}", ylim=(-0.7, len(rows) - 0.3))
     ax.margins(x=0.09)
     legend_below(figure, ax, columns=4)
