@@ -525,10 +525,11 @@ def test_answers_of_other_trainings_are_refused(
     for change in ({"max_new_tokens": 5}, {"seed": 3}):
         with pytest.raises(UserError, match=f"differ in {next(iter(change))}"):
             texts.answers(DrafterRun(**options(**change)), [[3, 4, 5]], writer, tmp_path / "a.jsonl", silent)
-    for damaged in ("no json\n", '{"format": "draftwise-answers"}\n[[3, 4]]\n'):
-        (tmp_path / "b.jsonl").write_text(damaged)
+    for other in ("no json\n", '{"format": "draftwise-answers"}\n[[3, 4]]\n', "a\nno line end"):
+        (tmp_path / "b.jsonl").write_text(other)
         with pytest.raises(UserError, match="no file of answers"):
             texts.answers(run, [[3]], writer, tmp_path / "b.jsonl", silent)
+        assert (tmp_path / "b.jsonl").read_text() == other, "what is not ours is left as it is"
 
 
 @pytest.mark.parametrize("together", [True, False])
