@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from math import inf
 from typing import Annotated, Any
 
@@ -111,14 +112,20 @@ class GgufDrafter(CausalDrafter):
         return logits
 
     def _read(self, parts: Sequence[tuple[Request, int]]) -> list[tuple[Tensor, None]]:
-        starts = [self._roll_back(request, len(request.tokens) - n - 1) for request, n in parts]
+        """All tokens are equally likely in a text that the context does not hold."""
+        fits = [self._room(request) >= 0 for request, _ in parts]
+        held = list(compress(parts, fits))
+        starts = [self._roll_back(request, len(request.tokens) - n - 1) for request, n in held]
         logits = self.rows.feed(
-            [(r.id, r.tokens[start:-1], n) for (r, n), start in zip(parts, starts, strict=True)]
-        )
-        for request, _ in parts:
+            [(r.id, r.tokens[start:-1], n) for (r, n), start in zip(held, starts, strict=True)]
+        )[:, : self.vocab_size]
+        for request, _ in held:
             self.cached[request.id].set_base(len(request.tokens) - 1)
-        rows = torch.split(logits[:, : self.vocab_size], [n for _, n in parts])
-        return [(one, None) for one in rows]
+        rows = iter(torch.split(logits, [n for _, n in held]))
+        return [
+            (next(rows) if fit else logits.new_zeros(n, logits.shape[1]), None)
+            for fit, (_, n) in zip(fits, parts, strict=True)
+        ]
 
     def _roll_back(self, request: Request, most: int) -> int:
         """Keep what is cached of a request's text, up to `most` tokens; returns how many these are."""
