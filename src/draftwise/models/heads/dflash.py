@@ -11,7 +11,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from .eagle import TargetHead, finish_head, parts_of
-from .files import OTHER_TARGET, Published, check_features, check_mask, check_vocabulary
+from .files import (
+    OTHER_TARGET,
+    Published,
+    check_features,
+    check_mask,
+    check_vocabulary,
+    explains_files,
+)
 
 
 class Sight(NamedTuple):
@@ -127,6 +134,7 @@ def _attend(
     return out
 
 
+@explains_files
 def make_dflash(published: Published, target: Any) -> DFlash:
     """Make the head that was read, on the target's device and in its dtype.
 
