@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -150,8 +151,9 @@ class Published:
         settings = {k: v for k, v in self.settings.items() if k not in ("dtype", "torch_dtype", "model_type")}
         try:
             return CONFIG_MAPPING[self.layers_kind](**settings | more)
-        except (KeyError, TypeError, ValueError) as error:
-            raise self.refuse(f"its config.json does not make a head ({error})") from error
+        except (KeyError, TypeError, ValueError, StrictDataclassError) as error:
+            reason = " ".join(str(error).split())
+            raise self.refuse(f"its config.json does not make a head ({reason})") from error
 
     def refuse(self, reason: str) -> UserError:
         return UserError(f"head {self.name!r}: {reason}")
