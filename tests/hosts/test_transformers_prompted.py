@@ -125,6 +125,10 @@ def test_a_smaller_model_of_the_kind_drafts_from_the_same_sound() -> None:
     written(made, inputs, custom_generate=rounds)
     passes = counted(made, lambda: written(made, inputs, custom_generate=rounds))
     assert passes <= 2 + NEW // 5, "the same weights draft what it writes itself"
+    host: Any = rounds.__self__  # type: ignore[attr-defined]
+    ((loop, *_),) = host.hosted.values()
+    (drafter,) = loop.pool.drafters.values()
+    assert drafter.prompted is drafter.read is None and not drafter.prompt, "nothing of the sound is kept"
 
 
 def counted(made: Any, run: Any) -> int:

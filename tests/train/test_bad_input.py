@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, world: Path, opti
     run = DrafterRun(**options(start=str(world / "drafter"), rate=1e30, clip=1e30))
     with pytest.raises(UserError, match=r"the loss is (nan|inf) at step \d+: lower --rate"):
         drafter.train(run, tmp_path / "made", silent)
+    assert drafter.train(replace(run, rate=1e-3, steps=1), tmp_path / "made", silent)["steps"] == 1
 
 
 @pytest.mark.parametrize("routes", [(), ("low",), ("low=",), ("=zoo:code",)])

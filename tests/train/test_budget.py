@@ -40,6 +40,16 @@ def test_steps_and_rate_follow_the_time(clock: list[float], tmp_path: Path) -> N
     assert texts.Budget(10.0, tmp_path / "seconds.json").before == 0.0
 
 
+def test_a_resumed_run_is_where_it_was_in_the_schedule(clock: list[float], tmp_path: Path) -> None:
+    first = texts.Budget(10.0, tmp_path / "seconds.json")
+    clock[0] = 60.0  # all had an answer sooner than they might
+    plan = Plan(1000, first)
+    clock[0] = 300.0
+    first.save()
+    resumed = Plan(1000, texts.Budget(10.0, tmp_path / "seconds.json"))
+    assert resumed.place(7) == pytest.approx(plan.place(7)) == pytest.approx(1000 * 240 / 510)
+
+
 def test_without_minutes_the_steps_count() -> None:
     plan = Plan(5, None)
     assert [plan.is_over(n) for n in (0, 4, 5)] == [False, False, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from draftwise.models.load import load_model, load_tokenizer
 from draftwise.policies.classifiers.stopping import features
 from draftwise.train import classifier, steps, teacher, texts
 from draftwise.train.classifier import DiscoTask, weighted
-from draftwise.train.drafter import Distillation
+from draftwise.train.drafter import Distillation, _smaller
 from draftwise.train.eagle import EagleTask, frequent, redrafted, start_from_target
 from draftwise.train.folder import Material
 from draftwise.train.medusa import MedusaTask
@@ -291,6 +292,12 @@ def test_yes_is_said_where_acceptance_is_as_likely_as_not() -> None:
     assert found == {"f1": 1.0, "accuracy": 1.0}
 
 
+def test_a_new_drafter_may_have_more_layers_than_the_target(options: Options) -> None:
+    """Where a config names the kind of each layer."""
+    made = _smaller(DrafterRun(**options(layers=3, width=24)), model("qwen3"))
+    assert len(made.model.layers) == 3 and made(torch.tensor([[3, 4]])).logits.shape == (1, 2, VOCAB)
+
+
 # -- heads -----------------------------------------------------------------------------------------------
 
 
@@ -373,6 +380,18 @@ def test_a_training_begins_with_one_draft_step(options: Options) -> None:
     one, three = loss(1.0, depth=1), loss(1.0, depth=3)
     assert one != three
     assert [loss(p, depth=3, shallow=0.5) for p in (0.0, 0.49, 0.5, 0.9)] == [one, one, three, three]
+
+
+def test_answers_too_short_for_a_draft_step_leave_it_out(options: Options) -> None:
+    target = model("llama", seed=0)
+    torch.manual_seed(3)
+    head, short = new_eagle(target, eagle3=True), [Answer((3, 9, 4), (7, 8)), Answer((5, 6), (2,))]
+    given = replace(material(target), answers=short, held_out=short)
+    found = []
+    for depth in (2, 9):
+        task = EagleTask(EagleRun(**options(**DOUBLE, depth=depth, shallow=0.0)), head, given, silent)
+        found.append((float(task.loss([0, 1], torch.Generator()).detach()), task.measure()))
+    assert found[0] == found[1] and found[0][0] > 0.0 and len(found[0][1]) == 2
 
 
 def test_a_new_eagle3_head_begins_as_the_targets_last_layer() -> None:
@@ -525,10 +544,11 @@ def test_answers_of_other_trainings_are_refused(
     for change in ({"max_new_tokens": 5}, {"seed": 3}):
         with pytest.raises(UserError, match=f"differ in {next(iter(change))}"):
             texts.answers(DrafterRun(**options(**change)), [[3, 4, 5]], writer, tmp_path / "a.jsonl", silent)
-    for damaged in ("no json\n", '{"format": "draftwise-answers"}\n[[3, 4]]\n'):
-        (tmp_path / "b.jsonl").write_text(damaged)
+    for other in ("no json\n", '{"format": "draftwise-answers"}\n[[3, 4]]\n', "a\nno line end"):
+        (tmp_path / "b.jsonl").write_text(other)
         with pytest.raises(UserError, match="no file of answers"):
             texts.answers(run, [[3]], writer, tmp_path / "b.jsonl", silent)
+        assert (tmp_path / "b.jsonl").read_text() == other, "what is not ours is left as it is"
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from draftwise.errors import UserError
 from draftwise.train import classifier, drafter, eagle, medusa, steps
+from draftwise.train.folder import Folder
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun, as_plain
 from tests.effort import some, thorough
 from tests.train.world import Options, silent
@@ -115,6 +116,29 @@ def test_another_seed_gives_other_weights(world: Path, tmp_path: Path, options: 
     assert any(not torch.equal(a[name], b[name]) for name in a)
 
 
+def test_what_is_made_in_the_current_folder_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Folder(Path()).name == tmp_path.name
+
+
+def test_half_a_delivery_is_replaced_by_the_whole(tmp_path: Path, options: Options) -> None:
+    """With folders in it, such as those of a tokenizer with several chat templates."""
+    folder = Folder(tmp_path / "made")
+    folder.claim("drafter", DrafterRun(**options()))
+
+    def write(part: Path) -> None:
+        (part / "templates").mkdir()
+        (part / "templates" / "rag.jinja").write_text("whole")
+
+    (folder.out / "templates").mkdir()
+    (folder.out / "templates" / "rag.jinja").write_text("ha")
+    folder.deliver(write, {})
+    assert (folder.out / "templates" / "rag.jinja").read_text() == "whole"
+    assert (folder.out / "templates").stat().st_mode & 0o111, "it can be entered"
+
+
 # -- checkpoints ---------------------------------------------------------------------------------------
 
 
@@ -141,6 +165,13 @@ def test_the_latest_whole_checkpoint_counts(tmp_path: Path) -> None:
     assert torch.equal(model.weight, wanted.weight)  # type: ignore[arg-type]
     for p, q in zip(model.parameters(), wanted.parameters(), strict=True):
         assert all(torch.equal(optimizer.state[p][k], v) for k, v in theirs.state[q].items())
+
+
+def test_checkpoints_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for done in (999_999, 1_000_000):
+        steps.save_checkpoint(tmp_path, done, *trained(1), log=[])
+    assert [f.name for f in tmp_path.iterdir()] == ["step-1000000"]
+    assert steps.restore_checkpoint(tmp_path, *trained(0)) == (1_000_000, [])
 
 
 @pytest.mark.parametrize("harm", ["cut", "other model", "no json"])

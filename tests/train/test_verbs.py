@@ -7,6 +7,7 @@ How much better a drafter becomes on other text is a matter of luck in so few st
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus, load
 from draftwise.train import classifier, drafter, eagle, medusa
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
 from tests.effort import some
+from tests.models.heads import folders
 from tests.train.world import Options, silent
 
 PROMPT = [5, 9, 3, 12, 4]
@@ -93,6 +95,23 @@ def test_one_that_is_the_target_has_nothing_to_learn(world: Path, tmp_path: Path
     assert found["before"] == found["after"] and found["after"]["acceptance_rate"] == 1.0
 
 
+def test_a_drafter_with_code_of_its_own_is_trained_where_that_is_trusted(
+    world: Path, tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    folder = shutil.copytree(world / "drafter", tmp_path / "own")
+    own = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "own", "auto_map": own}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(
+        "from transformers import LlamaConfig, LlamaForCausalLM\n"
+        "class OwnConfig(LlamaConfig):\n    model_type = 'own'\n"
+        "class OwnModel(LlamaForCausalLM):\n    config_class = OwnConfig\n"
+    )
+    run = DrafterRun(**options(start=str(folder), steps=1, trust_remote_code=True))
+    assert drafter.train(run, tmp_path / "made", silent)["steps"] == 1
+
+
 def test_a_new_drafter_is_the_target_but_smaller(world: Path, tmp_path: Path, options: Options) -> None:
     run = DrafterRun(**options(layers=1, width=24, steps=3))
     drafter.train(run, tmp_path / "made", silent)
@@ -104,11 +123,12 @@ def test_a_new_drafter_is_the_target_but_smaller(world: Path, tmp_path: Path, op
 @pytest.mark.parametrize("more", some([{}, {"hidden": 0}, {"labels": "overlap"}, {"labels": "chance"}], 2))
 def test_disco(world: Path, tmp_path: Path, small: Options, more: dict[str, Any]) -> None:
     start = {"drafter": str(world / "drafter"), "rate": 0.01}
-    found = classifier.train(ClassifierRun(**small(**start, **more)), tmp_path / "made", silent)
+    out = tmp_path / "a+b"  # signs that mean something in the name of a policy
+    found = classifier.train(ClassifierRun(**small(**start, **more)), out, silent)
     learnt(found)
-    made = load(tmp_path / "made" / "model.safetensors", "disco")
+    made = load(out / "model.safetensors", "disco")
     assert isinstance(made, Disco) and made.width == (2 if more == {"hidden": 0} else 32) and made.drafter
-    complete(tmp_path / "made")
+    complete(out)
 
 
 @pytest.mark.parametrize("more", some([{}, {"shared": False, "blocks": 2, "labels": "agree"}], 2))
@@ -176,11 +196,16 @@ def test_eagle_goes_on_with_fewer_tokens(world: Path, tmp_path: Path, options: O
     drafts(world, f"eagle:{tmp_path / 'second'}")
 
 
+@pytest.mark.filterwarnings("ignore:head .* was made for")
 def test_a_head_of_the_other_kind_is_no_start(world: Path, tmp_path: Path, options: Options) -> None:
     eagle.train(EagleRun(**options(kind="eagle", steps=1)), tmp_path / "first", silent)
     run = EagleRun(**options(start=str(tmp_path / "first"), steps=1))
     with pytest.raises(UserError, match="first is a head of the kind eagle: add --kind eagle"):
         eagle.train(run, tmp_path / "second", silent)
+    folders.eagle3(tmp_path / "parallel", kind="peagle", layers="qwen3")
+    run = EagleRun(**options(start=str(tmp_path / "parallel"), steps=1))
+    with pytest.raises(UserError, match="parallel is a PEagle head: name one of EAGLE or EAGLE-3"):
+        eagle.train(run, tmp_path / "third", silent)
 
 
 @pytest.mark.parametrize("more", some([{}, {"tied": True, "heads": 2, "loss": "ce"}], 2))

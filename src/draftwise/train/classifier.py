@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 from torch import Tensor, nn
@@ -246,7 +247,7 @@ def train(session: Session[ClassifierRun]) -> dict[str, Any]:
     last = next(row for row in reversed(log) if "f1" in row)
 
     def measure(part: Path) -> dict[str, Any]:
-        decoded = session.measure(drafter, f"{run.kind}?model={part / 'model.safetensors'}")
+        decoded = session.measure(drafter, f"{run.kind}?model={quote(str(part / 'model.safetensors'))}")
         return {"after": {name: last[name] for name in ("f1", "accuracy")} | decoded}
 
     return session.deliver(

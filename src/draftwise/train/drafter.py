@@ -53,7 +53,7 @@ def train(session: Session[DrafterRun]) -> dict[str, Any]:
     run, material = session.run, session.material
     if run.start:
         drafter: Any = material.load_drafter(run.start, run, dtype="float32").eval()
-        dtype = _stored(run.start)
+        dtype = _stored_dtype(run)
     else:
         drafter, dtype = _smaller(run, material.target).to(material.target.device).eval(), torch.bfloat16
     before = session.folder.once("before", lambda: session.measure(drafter))
@@ -72,12 +72,14 @@ def train(session: Session[DrafterRun]) -> dict[str, Any]:
     return session.deliver(log, title=title, save=save, measure=measure, before=before)
 
 
-def _stored(name: str) -> torch.dtype:
+def _stored_dtype(run: DrafterRun) -> torch.dtype:
+    """The precision of the model that training starts from."""
     from transformers import AutoConfig
 
     from ..models.load import resolve
 
-    dtype = AutoConfig.from_pretrained(resolve(name)).dtype
+    trust = run.trust_remote_code
+    dtype = AutoConfig.from_pretrained(resolve(run.start), trust_remote_code=trust).dtype
     return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
@@ -98,8 +100,8 @@ def _smaller(run: DrafterRun, target: Any) -> Any:
     config.num_hidden_layers, config.hidden_size = run.layers, run.width
     config.num_attention_heads = config.num_key_value_heads = run.width // head
     config.intermediate_size = -(-run.width * 8 // 3 // 64) * 64
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[: run.layers]
+    if kinds := getattr(config, "layer_types", None):
+        config.layer_types = [kinds[i % len(kinds)] for i in range(run.layers)]
     config.tie_word_embeddings = True
     with torch.random.fork_rng():
         torch.manual_seed(run.seed)

@@ -52,8 +52,7 @@ class EagleTask(DistillationTask):
                 features
             )
         steps = 1 if self.progress < self.run.shallow else self.run.depth
-        for depth, states in enumerate(self._unrolled(read, features, steps)):
-            counted = counted_pairs(read.predicted, depth)
+        for depth, (counted, states) in enumerate(self._unrolled(read, features, steps)):
             here = _within(read, counted)
             crossed = F.cross_entropy(self.model.logits(states[counted]).float(), p[here])
             lost = crossed - entropy[here].mean()  # the divergence, with p's logarithm taken once
@@ -69,8 +68,7 @@ class EagleTask(DistillationTask):
         for some in self.held_out:
             read = self.teacher.read(some)
             wanted = self._target_logits(read).argmax(-1)
-            for depth, states in enumerate(self._unrolled(read, read.features, self.run.depth)):
-                counted = counted_pairs(read.predicted, depth)
+            for depth, (counted, states) in enumerate(self._unrolled(read, read.features, self.run.depth)):
                 same = self.model.logits(states[counted]).argmax(-1) == wanted[_within(read, counted)]
                 matches.setdefault(depth, []).append(same.float())
         return {f"agreement {k + 1}": float(torch.cat(some).mean()) for k, some in matches.items()}
@@ -93,18 +91,22 @@ class EagleTask(DistillationTask):
             return None
         return layer.weight[ids], None if layer.bias is None else layer.bias[ids]
 
-    def _unrolled(self, read: Read, features: Tensor, steps: int) -> list[Tensor]:
-        """The head's states after each pair, at each depth: a list of tensors (answers, pairs, width).
+    def _unrolled(self, read: Read, features: Tensor, steps: int) -> list[tuple[Tensor, Tensor]]:
+        """Which pairs have a loss, and the head's states after each pair, (answers, pairs, width), by depth.
 
         At depth d the pair's state was drafted in d steps. It attends to the target's features up to the
-        start of that draft, and to the draft's own states after that.
+        start of that draft, and to the draft's own states after that. Depths that no answer is long enough
+        for are left out.
         """
         tokens, states = read.ids[:, 1:], self.model.read(features[:, :-1])
-        cache, unrolled = DynamicCache(), list[Tensor]()
+        cache, unrolled = DynamicCache(), list[tuple[Tensor, Tensor]]()
         for depth in range(steps):
+            counted = counted_pairs(read.predicted, depth)
+            if depth and not counted.any():
+                break
             mask = sight(tokens.shape[1], depth).to(states)
             after = self.model(tokens, states, attention_mask=mask, cache=cache)
-            unrolled.append(after)
+            unrolled.append((counted, after))
             states = after.roll(1, 1)
         return unrolled
 
@@ -154,9 +156,11 @@ def started(run: EagleRun, target: Any) -> Eagle:
     """The head to continue training, in float32.
 
     Raises:
-        UserError: it cannot be read, or is of the other kind.
+        UserError: it cannot be read, or is of another kind.
     """
     head = load_eagle(run.start, target).float()
+    if type(head) not in (Eagle, Eagle3):
+        raise UserError(f"{run.start} is a {type(head).__name__} head: name one of EAGLE or EAGLE-3")
     if isinstance(head, Eagle3) != run.eagle3:
         kind = "eagle3" if isinstance(head, Eagle3) else "eagle"
         raise UserError(f"{run.start} is a head of the kind {kind}: add --kind {kind}")

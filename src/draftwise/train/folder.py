@@ -28,14 +28,14 @@ class Folder:
     """The paths of a training, which writes to `out`."""
 
     def __init__(self, out: Path) -> None:
-        self.out, self.work = out, out / "training"
+        self.out, self.work, self.name = out, out / "training", out.absolute().name
         self.checkpoints, self.numerics = self.work / "checkpoints", self.work / "numerics.json"
 
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
         """Make the folder, or resume in it; returns the results of a finished training.
 
-        A training that failed before it began, for example because of a misspelt name, leaves nothing to
-        resume: other options replace its own. The target's answers stay if they fit.
+        A training that failed before it saved a step, for example because of a misspelt name or too high a
+        rate, leaves nothing to resume: other options replace its own. The target's answers stay if they fit.
 
         Raises:
             UserError: it holds another training, or something else.
@@ -50,7 +50,8 @@ class Folder:
             there = self._read(file)
             other = sorted(k for k in options.keys() | there.keys() if options.get(k) != there.get(k))
             if other and not self._has_begun():
-                self.numerics.unlink(missing_ok=True)
+                for earlier in (self.numerics, self.work / "before.json"):
+                    earlier.unlink(missing_ok=True)
                 write_text(file, text)
             elif other:
                 raise UserError(
@@ -81,12 +82,9 @@ class Folder:
         return values
 
     def _has_begun(self) -> bool:
-        """Whether the folder holds more than the options and the target's answers."""
-        early = ("run.yaml", "numerics.json", "answers.jsonl", "seconds.json")
-        return bool(
-            set(self.out.iterdir()) - {self.work}
-            or set(self.work.iterdir()) - {self.work / name for name in early}
-        )
+        """Whether the folder holds anything that was learned."""
+        saved = (path for path in self.checkpoints.glob("*") if path.suffix != ".part")
+        return any(saved) or set(self.out.iterdir()) != {self.work}
 
     def once(self, name: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
         """Return what was measured before training; a resumed run reads it from the folder."""
@@ -104,7 +102,10 @@ class Folder:
         write(part)
         mode = (self.work / "run.yaml").stat().st_mode  # Safetensors' own mode is owner-only
         for file in sorted(part.iterdir()):
-            file.chmod(mode)
+            if file.is_dir():  # such as a tokenizer's further chat templates
+                shutil.rmtree(self.out / file.name, ignore_errors=True)
+            else:
+                file.chmod(mode)
             file.replace(self.out / file.name)
         part.rmdir()
         write_json(self.out / "results.json", results)

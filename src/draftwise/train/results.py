@@ -98,7 +98,7 @@ class Session(Generic[T]):
         """
         results: dict[str, Any] = {"train": self.verb, "steps": log[-1]["step"], "log": log}
         results |= ({"kind": kind} if kind else {}) | ({"before": dict(before)} if before else {})
-        name = self.folder.out.name
+        name = self.folder.name
 
         def write(part: Path) -> None:
             save(part)

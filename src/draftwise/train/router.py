@@ -50,7 +50,7 @@ def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
 
     def write(part: Path) -> None:
         save(router, part)
-        write_card(part, "router", out.name, run, results)
+        write_card(part, "router", folder.name, run, results)
 
     folder.deliver(write, results)
     tell("Training", 2, 2)

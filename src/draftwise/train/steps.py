@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..writing import write_text
 from .settings import Training
-from .texts import ANSWERS, STEPS, Answer, Budget, Tell
+from .texts import STEPS, Answer, Budget, Tell
 
 LENGTH = 5  # tokens per draft where drafts are measured, as in MetaSD
 WHOLE = re.compile(r"step-(\d{6,})")
@@ -168,7 +168,8 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _list_checkpoints(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step-*") if WHOLE.fullmatch(path.name))
+    whole = {int(match[1]): path for path in folder.glob("step-*") if (match := WHOLE.fullmatch(path.name))}
+    return [whole[step] for step in sorted(whole)]
 
 
 def _remove_parts(folder: Path) -> None:
@@ -221,7 +222,7 @@ class Plan:
 
     def __init__(self, steps: int, budget: Budget | None) -> None:
         self.steps, self.budget = steps, budget
-        self.begin = min(budget.used, ANSWERS) if budget else 0.0
+        self.begin = budget.steps_begin if budget else 0.0
 
     def is_over(self, done: int) -> bool:
         """Return whether no further step is taken; one at least is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -45,10 +46,10 @@ class Budget:
 
     def __init__(self, minutes: float, file: Path) -> None:
         self.seconds, self.file, self.began = 60.0 * minutes, file, monotonic()
-        try:
-            self.before = float(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else 0.0
-        except (OSError, ValueError, TypeError):
-            self.before = 0.0  # a damaged count costs time, not the training
+        self.before, self.first = 0.0, -1.0
+        with suppress(OSError, ValueError, TypeError, KeyError):  # damage costs time, not the training
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            self.before, self.first = float(stored["seconds"]), float(stored["first"])
 
     @property
     def used(self) -> float:
@@ -59,9 +60,16 @@ class Budget:
         """Return the seconds until a share of the time is over."""
         return max(0.0, share * self.seconds - self._spent())
 
+    @property
+    def steps_begin(self) -> float:
+        """The share of the time that was over when the first step was taken, maybe by a run before this."""
+        if self.first < 0.0:
+            self.first = min(self.used, ANSWERS)
+        return self.first
+
     def save(self) -> None:
         """Write the time spent so far, for a run that resumes."""
-        write_text(self.file, json.dumps(round(self._spent(), 1)))
+        write_text(self.file, json.dumps({"seconds": round(self._spent(), 1), "first": self.first}))
 
     def _spent(self) -> float:
         return self.before + monotonic() - self.began
@@ -214,8 +222,6 @@ def _finished(path: Path, header: dict[str, Any]) -> dict[str, list[int]]:
         write_text(path, json.dumps(header) + "\n")
     data = path.read_bytes()
     complete = data[: data.rfind(b"\n") + 1]
-    if len(complete) < len(data):
-        os.truncate(path, len(complete))
     try:
         written, *batches = [json.loads(line) for line in complete.splitlines()]
         other = [key for key in header if written.get(key) != header[key]]
@@ -227,6 +233,8 @@ def _finished(path: Path, header: dict[str, Any]) -> dict[str, list[int]]:
             f"the answers in {path} differ in {', '.join(other)}: remove the file, or name another "
             "with --answers"
         )
+    if len(complete) < len(data):
+        os.truncate(path, len(complete))
     return by_key
 
 

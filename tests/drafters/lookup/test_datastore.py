@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Sequence
 from itertools import product
@@ -46,9 +47,6 @@ def ends(texts: Sequence[str], query: str) -> list[str]:
     return sorted(
         text[i + len(query) :] for text in texts for i in range(len(text)) if text.startswith(query, i)
     )
-
-
-# -- sorting -----------------------------------------------------------------------------------------
 
 
 # -- building and finding ----------------------------------------------------------------------------
@@ -135,6 +133,10 @@ def flip(file: Path) -> None:
     file.write_bytes(data)
 
 
+def spoil(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"}", b" ", 1))
+
+
 def wipe(file: Path) -> None:
     file.write_bytes(b"")
 
@@ -149,7 +151,7 @@ def pickled(file: Path) -> None:
 
 ARRAYS = ["tokens.npy", "order.npy", "starts.npy"]
 CASES = [
-    *product(ARRAYS, [flip, pickled]),
+    *product(ARRAYS, [flip, spoil, pickled]),
     *product([*ARRAYS, "header.json"], [shorten, wipe, garble, Path.unlink]),
 ]
 
@@ -173,6 +175,7 @@ def test_a_damaged_datastore_is_refused_in_one_line(tmp_path: Path, name: str, h
         {"vocab_size": -1},
         {"tokens": 7},
         {"documents": None},
+        {"fingerprint": None},
         {"checks": {}},
         {"surprise": 1},
     ],
@@ -279,6 +282,12 @@ def test_an_interrupted_build_leaves_nothing(
             make(tmp_path / "store", "abc")
     assert [f.name for f in tmp_path.iterdir()] == ["store.jsonl"]
     make(tmp_path / "store", "abc")
+
+
+def test_what_a_killed_build_left_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / f".store.{os.getpid()}.part").mkdir()
+    make(tmp_path / "store", "abc")
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["store", "store.jsonl"]
 
 
 def test_progress_runs_from_the_first_byte_to_the_last_position(tmp_path: Path) -> None:

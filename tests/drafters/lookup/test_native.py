@@ -160,6 +160,31 @@ def test_arguments_of_another_type_are_refused(call: Any) -> None:
 
 
 @made
+@pytest.mark.parametrize("state", [-1, 2, 2**31 - 1])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a, state: a.steps(state, 0, [1]),
+        lambda a, state: a.matched(state, 1),
+        lambda a, state: a.counts(state),
+        lambda a, state: a.best_walk(state, 1, 4, Walks(1, 1.0, 1.0, 0.0)),
+    ],
+)
+def test_a_state_that_is_not_there_is_refused(call: Any, state: int) -> None:
+    suffixes = indices.automaton(4)
+    suffixes.extend([7])
+    with pytest.raises(IndexError, match=f"no state {state}"):
+        call(suffixes, state)
+
+
+@made
+@pytest.mark.parametrize("lengths", [(0, 4), (-1, 4), (3, 2)])
+def test_ngrams_of_no_length_are_refused(lengths: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=r"n-grams of -?\d to \d tokens"):
+        indices.ngrams(*lengths)
+
+
+@made
 def test_what_a_text_took_is_freed() -> None:
     def run() -> None:
         a, n = indices.automaton(8), indices.ngrams(1, 4)

@@ -10,6 +10,8 @@ import torch
 
 from draftwise.core.arms import Stop
 from draftwise.core.drafts import Job
+from draftwise.core.outcomes import Grade
+from draftwise.core.roles import GradeJob
 from draftwise.drafters.neural.gguf import GgufDrafter, gguf
 from draftwise.targets.hf import HFTarget
 from tests.drafters.neural.heads import target
@@ -77,6 +79,16 @@ def test_a_seat_is_what_another_text_has_read() -> None:
     made.seat(whole, view)
     assert made.rows.cached_lengths[1] == 19
     assert list(made.draft([Job(view, 3)])[0].tokens) == by_hand(reads(tiny()), text[:20], 3, Stop())
+
+
+def test_a_text_beyond_the_context_is_not_read_for_grades() -> None:
+    """Beside one that fits: the memory stays what it is."""
+    made, (short, long) = drafter(context=512), ([5, 6, 7] * 9, [5, 6, 7] * 600)
+    jobs = [GradeJob(request(i, text), len(text) - 2, [1.0] * 2) for i, text in enumerate((long, short))]
+    cells = made.rows.context.cells
+    expected = drafter(context=512).grade(jobs[1:])
+    assert made.grade(jobs) == [[Grade(0.0, 0.0)] * 2, *expected]
+    assert made.rows.context.cells == cells and list(made.rows.cached_lengths.values()) == [len(short) - 1]
 
 
 def test_nothing_is_drafted_beyond_the_context() -> None:

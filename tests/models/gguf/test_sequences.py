@@ -5,13 +5,17 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from draftwise.errors import UserError
 from draftwise.models.gguf.export import quantize
 from draftwise.models.gguf.model import GgufModel
 from draftwise.models.gguf.repacked_child import VOCAB, write
+from draftwise.models.gguf.sequences import Sequences
+from draftwise.models.gguf.vocabulary import writer_module
 from draftwise.targets.gguf import GgufTarget, gguf
 from tests.gguf import FOLDER
 
@@ -90,3 +94,44 @@ def test_passes_are_paired_where_one_row_is_summed_up_in_another_order(type: str
     rows.rewind(0, 0)
     alone = torch.cat([rows.feed([(0, [token], 1)]) for token in REST])
     assert paired == (not torch.equal(together, alone))
+
+
+def bert(path: Path) -> str:
+    """A random model of embeddings: each token sees the whole text."""
+    writer, width = writer_module().GGUFWriter(str(path), "bert"), 32
+    writer.add_context_length(64)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(2 * width)
+    writer.add_block_count(1)
+    writer.add_head_count(4)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_token_type_count(2)
+    writer.add_causal_attention(False)
+    writer.add_vocab_size(VOCAB)
+    writer.add_tokenizer_model("none")
+    square, normed = (width, width), ("attn_output_norm", "layer_output_norm")
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (VOCAB, width),
+        "token_types.weight": (2, width),
+        "position_embd.weight": (64, width),
+        "token_embd_norm.weight": (width,),
+        "token_embd_norm.bias": (width,),
+        "blk.0.ffn_up.weight": (2 * width, width),
+        "blk.0.ffn_up.bias": (2 * width,),
+        "blk.0.ffn_down.weight": (width, 2 * width),
+        "blk.0.ffn_down.bias": (width,),
+    }
+    shapes |= {f"blk.0.attn_{part}.weight": square for part in ("q", "k", "v", "output")}
+    shapes |= {f"blk.0.attn_{part}.bias": (width,) for part in ("q", "k", "v", "output")}
+    shapes |= {f"blk.0.{name}.{kind}": (width,) for name in normed for kind in ("weight", "bias")}
+    for name, shape in shapes.items():
+        writer.add_tensor(name, np.ones(shape, np.float32))
+    for step in ("write_header_to_file", "write_kv_data_to_file", "write_tensors_to_file", "close"):
+        getattr(writer, step)()
+    return str(path)
+
+
+def test_a_model_that_is_not_causal_is_refused(tmp_path: Path) -> None:
+    embeds = GgufModel(bert(tmp_path / "bert.gguf"))
+    with pytest.raises(UserError, match=r"bert.gguf reads whole texts only.*name a causal language model"):
+        Sequences(embeds)

@@ -80,6 +80,13 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...], str]] = 
     "too few layers": ({"aux_hidden_state_layer_ids": [1]}, {}, (), "fc reads 32 numbers, and 1 .* 16"),
     "no mask": ({"mask_token_id": None}, {}, (), "no mask_token_id: add the id"),
     "no block": ({"block_size": None}, {}, (), "no block_size: add the number"),
+    "empty block": ({"block_size": 0}, {}, (), "block_size is 0: a block has 2"),
+    "layers of another type": (
+        {"transformer_layer_config": folders.SHAPE | {"model_type": "qwen3", "num_hidden_layers": "two"}},
+        {},
+        (),
+        "does not make a head .*num_hidden_layers",
+    ),
     "mask beyond": ({"mask_token_id": 23}, {}, (), "mask token 23 is not among the target's 23 tokens"),
     "no d2t": ({}, {}, ("d2t",), "no tensor d2t"),
     "other vocabulary": ({}, {"embed_tokens.weight": torch.zeros(40, 16)}, (), "embedding has 40 tokens"),

@@ -21,6 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
 from ...errors import UserError
@@ -152,7 +153,7 @@ def build(
     header = Header(vocab_size, fingerprint, len(tokens) - documents - 1, documents, checks)
     part = out.parent / f".{out.name}.{os.getpid()}.part"
     try:
-        part.mkdir(parents=True)
+        part.mkdir(parents=True, exist_ok=True)  # a killed process may have had this number, too
         for name, values in arrays.items():
             np.save(part / f"{name}.npy", values, allow_pickle=False)
         (part / "header.json").write_text(json.dumps(asdict(header), indent=1) + "\n", encoding="utf-8")
@@ -285,7 +286,7 @@ def _header(path: Path) -> Header:
     try:
         header = Header(**parse_json((path / "header.json").read_text(encoding="utf-8")))
         sizes = (header.vocab_size, header.tokens, header.documents, *(header.checks[a] for a in ARRAYS))
-        right = (header.format, header.version) == (FORMAT, VERSION)
+        right = (header.format, header.version) == (FORMAT, VERSION) and isinstance(header.fingerprint, str)
         if right and all(isinstance(n, int) and n >= 0 for n in sizes):
             return header
     except FileNotFoundError:
@@ -299,8 +300,8 @@ def _array(path: Path, name: str, header: Header) -> Ints:
     n = header.vocab_size + 2 if name == "starts" else header.tokens + header.documents + 1
     file = path / f"{name}.npy"
     try:
-        values = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        values = open_memmap(file, mode="r")
+    except Exception as error:  # NumPy's reader of headers raises whatever Python's parser does
         raise _damaged(file) from error
     if values.dtype != np.int32 or values.shape != (n,) or zlib.crc32(values.data) != header.checks[name]:
         raise _damaged(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import compress
 from math import inf
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from ...models.load import disagreement
 from ...registry import Within
 from .chains import Chain, picks
 from .lm import CachedText, CausalDrafter
+from .options import Sample, Vocabulary
 from .translated import TranslatedDrafter, check_unused
 
 PIECE = 256  # tokens of a text that is read between the rounds of others
@@ -111,14 +113,20 @@ class GgufDrafter(CausalDrafter):
         return logits
 
     def _read(self, parts: Sequence[tuple[Request, int]]) -> list[tuple[Tensor, None]]:
-        starts = [self._roll_back(request, len(request.tokens) - n - 1) for request, n in parts]
+        """All tokens are equally likely in a text that the context does not hold."""
+        fits = [self._room(request) >= 0 for request, _ in parts]
+        held = list(compress(parts, fits))
+        starts = [self._roll_back(request, len(request.tokens) - n - 1) for request, n in held]
         logits = self.rows.feed(
-            [(r.id, r.tokens[start:-1], n) for (r, n), start in zip(parts, starts, strict=True)]
-        )
-        for request, _ in parts:
+            [(r.id, r.tokens[start:-1], n) for (r, n), start in zip(held, starts, strict=True)]
+        )[:, : self.vocab_size]
+        for request, _ in held:
             self.cached[request.id].set_base(len(request.tokens) - 1)
-        rows = torch.split(logits[:, : self.vocab_size], [n for _, n in parts])
-        return [(one, None) for one in rows]
+        rows = iter(torch.split(logits, [n for _, n in held]))
+        return [
+            (next(rows) if fit else logits.new_zeros(n, logits.shape[1]), None)
+            for fit, (_, n) in zip(fits, parts, strict=True)
+        ]
 
     def _roll_back(self, request: Request, most: int) -> int:
         """Keep what is cached of a request's text, up to `most` tokens; returns how many these are."""
@@ -142,16 +150,14 @@ def gguf(
     vocab_size: int,
     tokenizer: Any = None,
     *,
-    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    sample: Sample = True,
     context: Annotated[int, "most tokens of a text; 0: what the model was trained for", Within(0)] = 0,
     threads: Annotated[int, "threads of llama.cpp; 0: as many as PyTorch has", Within(0)] = 0,
     gpu_layers: Annotated[
         int, "layers on the GPU, where llama.cpp was built for one; -1: all", Within(-1)
     ] = -1,
     cache: Annotated[str, "precision of keys and values: auto, f32, f16, bf16 or q8_0"] = "auto",
-    vocabulary: Annotated[
-        str, "with another tokenizer than the target's: text, shared tokens, or auto"
-    ] = "auto",
+    vocabulary: Vocabulary = "auto",
 ) -> GgufDrafter | TranslatedDrafter:
     """Drafts with a smaller model in a GGUF file, run by llama.cpp.
 

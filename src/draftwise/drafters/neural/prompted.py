@@ -41,12 +41,14 @@ class PromptedDrafter(Drafter):
         self.prompt: dict[str, Any] = {}
         self.prompted: Prompted | None = None
         self.order: dict[int, int] = {}  # by request, its row
+        self.open_rows = 0
         self.read: Tensor | None = None  # rows as the cache has them, with guesses
 
     def begin(self, encoded: Tensor | None, kwargs: Mapping[str, Any], texts: Texts) -> None:
         """A call begins: the input of the encoder, the target's other inputs, and its rows."""
         self.texts, self.prompted, self.read = texts, None, None
         self.order.clear()
+        self.open_rows = len(texts.ids)
         self.prompt = {"inputs": None}
         if encoded is not None:
             self.prompt["inputs"] = encoded.repeat_interleave(len(texts.ids) // len(encoded), dim=0)
@@ -59,6 +61,13 @@ class PromptedDrafter(Drafter):
     def observe(self, request: Request, new: Sequence[int]) -> None:
         """Requests are observed in the order of their rows."""
         self.order.setdefault(request.id, len(self.order))
+
+    def close(self, request: Request) -> None:
+        """Free what the call took, once the last of its rows has ended."""
+        self.open_rows -= 1
+        if not self.open_rows:
+            self.texts = self.prompted = self.read = None
+            self.prompt = {}
 
     @torch.no_grad()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:

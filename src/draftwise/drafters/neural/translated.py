@@ -23,6 +23,7 @@ from ..lookup.picked import chain
 from ..translation import Reading, codec_of, continued, shared_tokens
 from .chains import grades, signals
 from .lm import LMDrafter
+from .options import Sample, Vocabulary
 
 WAYS = ("auto", "text", "shared")
 ENOUGH = 0.25  # of the smaller vocabulary: with fewer shared tokens, sampled texts are drafted by text, too
@@ -335,12 +336,10 @@ def lm(
     vocab_size: int,
     tokenizers: tuple[Any, Any] | None = None,
     *,
-    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    sample: Sample = True,
     window: Annotated[int, "latest tokens that it sees; 0: all", Within(0)] = 0,
     sinks: Annotated[int, "first tokens that it sees beside the window", Within(0)] = 4,
-    vocabulary: Annotated[
-        str, "with another tokenizer than the target's: text, shared tokens, or auto"
-    ] = "auto",
+    vocabulary: Vocabulary = "auto",
     width: Annotated[int, "nodes for each token: it, and the most likely others", Within(1)] = 1,
     probe: Annotated[bool, "check how the model can be read"] = True,
 ) -> LMDrafter | TranslatedDrafter:

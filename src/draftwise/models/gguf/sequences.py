@@ -71,7 +71,7 @@ class Context:
     position, its sequence and whether its logits are wanted.
 
     Raises:
-        UserError: there is not enough memory.
+        UserError: there is not enough memory, or the model is not causal.
     """
 
     def __init__(
@@ -98,6 +98,11 @@ class Context:
             )
         self._free = weakref.finalize(self, _freed, self.handle, model)
         self.memory = self.api.llama_get_memory(self.handle)
+        if not self.memory:
+            raise UserError(
+                f"{model.name_or_path} reads whole texts only, as models that embed them do: name a causal "
+                "language model"
+            )
         self.rollback = int(self.api.llama_n_rs_seq(self.handle)) if model.stateful else 0
         self.address, self.logits = 0, np.empty((0, model.vocab_size), np.float32)
         self._arrange()

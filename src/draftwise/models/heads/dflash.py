@@ -11,7 +11,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from .eagle import TargetHead, finish_head, parts_of
-from .files import OTHER_TARGET, Published, check_features, check_mask, check_vocabulary
+from .files import (
+    OTHER_TARGET,
+    Published,
+    check_features,
+    check_mask,
+    check_vocabulary,
+    explains_files,
+)
 
 
 class Sight(NamedTuple):
@@ -127,6 +134,7 @@ def _attend(
     return out
 
 
+@explains_files
 def make_dflash(published: Published, target: Any) -> DFlash:
     """Make the head that was read, on the target's device and in its dtype.
 
@@ -137,6 +145,8 @@ def make_dflash(published: Published, target: Any) -> DFlash:
     settings, tensors, more = published.settings, published.tensors, dict[str, Any]()
     if settings.get("block_size") is None:
         raise published.refuse("its config.json has no block_size: add the number of tokens in a block")
+    if int(settings["block_size"]) < 2:
+        raise published.refuse(f"its block_size is {settings['block_size']}: a block has 2 tokens or more")
     check_mask(published, target)
     if not settings.get("is_neox_style", True):
         raise published.refuse("it turns neighbouring numbers (is_neox_style false), which is not supported")

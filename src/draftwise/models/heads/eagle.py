@@ -25,6 +25,7 @@ from .files import (
     check_mask,
     check_vocabulary,
     complete_tensors,
+    explains_files,
     fill,
     read_head,
     warn_of_other_target,
@@ -334,6 +335,7 @@ def load_eagle(name: str | Path, target: Any) -> Eagle:
     return make_eagle(read_head(str(name)), target)
 
 
+@explains_files
 def make_eagle(published: Published, target: Any) -> Eagle:
     """Make the head that was read, on the target's device and in its dtype.
 

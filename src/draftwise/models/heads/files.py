@@ -6,16 +6,19 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from ...errors import DraftwiseWarning, UserError
+from ...errors import DraftwiseWarning, UserError, one_line
+from ...inputs import parse_json
 from ...writing import replacing, write_text
 from ..load import explained, resolve
 
@@ -25,6 +28,8 @@ WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", *PICKLED]
 MASKS = ("mask_token_id", "pard_token", "ptd_token_id")  # names of the mask token's id
 UNUSED = ("verifier_lm_head.", "verifier_norm.")  # copies of the target's own, for training only
 OTHER_TARGET = "choose the head made for this target"
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def folder_of(name: str) -> Path:
@@ -47,7 +52,7 @@ def folder_of(name: str) -> Path:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the contents of config.json; a UserError unless it is a JSON object."""
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config = parse_json((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{folder / 'config.json'} is not JSON: {error}") from error
     if not isinstance(config, dict):
@@ -146,13 +151,37 @@ class Published:
         settings = {k: v for k, v in self.settings.items() if k not in ("dtype", "torch_dtype", "model_type")}
         try:
             return CONFIG_MAPPING[self.layers_kind](**settings | more)
-        except (KeyError, TypeError, ValueError) as error:
-            raise self.refuse(f"its config.json does not make a head ({error})") from error
+        except (KeyError, TypeError, ValueError, StrictDataclassError) as error:
+            reason = " ".join(str(error).split())
+            raise self.refuse(f"its config.json does not make a head ({reason})") from error
 
     def refuse(self, reason: str) -> UserError:
         return UserError(f"head {self.name!r}: {reason}")
 
 
+def explains_files(load: Callable[P, R]) -> Callable[P, R]:
+    """Let a function that loads a head raise nothing but a UserError where the files are malformed.
+
+    Settings may be of any type and tensors of any shape, so that almost anything may be raised. Its first
+    argument is the head, as a name, a folder or what was read.
+    """
+
+    @wraps(load)
+    def explained_load(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return load(*args, **kwargs)
+        except (UserError, torch.cuda.OutOfMemoryError):
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            name = args[0].name if isinstance(args[0], Published) else str(args[0])
+            raise UserError(
+                f"head {name!r}: its files do not make a head ({one_line(error)}): fetch them again"
+            ) from error
+
+    return explained_load
+
+
+@explains_files
 def read_head(name: str) -> Published:
     """Read a published head: the `speculators` format, or its authors' own.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UserError
-from .files import fill, folder_of, read_config, read_tensors, write
+from .files import explains_files, fill, folder_of, read_config, read_tensors, write
 
 
 class Residual(nn.Module):
@@ -81,6 +81,7 @@ def new_medusa(target: Any, *, heads: int = 4, blocks: int = 1, tied: bool = Fal
     return Medusa(target, heads=heads, blocks=blocks, tied=tied).to(weight.device, weight.dtype)
 
 
+@explains_files
 def load_medusa(name: str | Path, target: Any) -> Medusa:
     """Load published Medusa heads, alone or from a whole model; the tensors determine their number.
 

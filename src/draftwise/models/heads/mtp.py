@@ -25,7 +25,7 @@ from ..memory import AFTER, is_mtp_tensor
 from ..runner.hidden_states import layers_of
 from ..stages import quiet
 from .eagle import PairHead
-from .files import folder_of, read_tensors
+from .files import explains_files, folder_of, read_tensors
 
 # Where such a layer lies: after the model's own layers (`AFTER`; DeepSeek-V3, GLM-4.5), in a part `mtp` with
 # layers of its own (Qwen3-Next, Qwen3.5), or in a list (MiMo; `speculators`).
@@ -90,6 +90,7 @@ class Mtp(PairHead):
         return super().logits(states if self.normed else self.norm(states))
 
 
+@explains_files
 def load_mtp(name: str | Path, target: Any) -> Mtp:
     """Load the layer of multi-token prediction in a model's own files, or in the `speculators` format.
 

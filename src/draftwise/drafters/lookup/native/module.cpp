@@ -99,6 +99,12 @@ PyObject *automaton_new(PyTypeObject *type, PyObject *args, PyObject *) {
     return guarded([&] { return new (&of<Automaton>(self)) Automaton(depth), self; });
 }
 
+bool has(const Automaton &it, int32_t state) {
+    if (state >= 0 && size_t(state) < it.states.size()) return true;
+    PyErr_Format(PyExc_IndexError, "there is no state %d", int(state));
+    return false;
+}
+
 template <auto Field> PyObject *number(PyObject *self, void *) {
     return PyLong_FromLongLong(of<Automaton>(self).*Field);
 }
@@ -121,7 +127,7 @@ PyObject *steps(PyObject *self, PyObject *const *given, Py_ssize_t n) {
     return guarded([&]() -> PyObject * {
         int32_t state, span;
         std::vector<int32_t> tokens;
-        if (!arguments(given, n, state, span, tokens)) return nullptr;
+        if (!arguments(given, n, state, span, tokens) || !has(of<Automaton>(self), state)) return nullptr;
         for (const int32_t token : tokens) of<Automaton>(self).step(state, span, token);
         return Py_BuildValue("(ii)", state, span);
     });
@@ -129,7 +135,7 @@ PyObject *steps(PyObject *self, PyObject *const *given, Py_ssize_t n) {
 
 PyObject *automaton_matched(PyObject *self, PyObject *const *given, Py_ssize_t n) {
     int32_t state, span;
-    if (!arguments(given, n, state, span)) return nullptr;
+    if (!arguments(given, n, state, span) || !has(of<Automaton>(self), state)) return nullptr;
     of<Automaton>(self).followed(state, span);
     return PyLong_FromLong(state ? span : 0);
 }
@@ -138,7 +144,7 @@ PyObject *counts(PyObject *self, PyObject *given) {
     return guarded([&]() -> PyObject * {
         const Automaton &it = of<Automaton>(self);
         int32_t state;
-        if (!read(given, state)) return nullptr;
+        if (!read(given, state) || !has(it, state)) return nullptr;
         std::vector<int32_t> found;
         for (int32_t e = it.states[state].first; e != NOTHING; e = it.edges[e].next)
             found.push_back(it.states[it.edges[e].to].count);
@@ -151,7 +157,7 @@ PyObject *best_walk(PyObject *self, PyObject *const *given, Py_ssize_t n) {
         const Automaton &it = of<Automaton>(self);
         int32_t state, span, length;
         Walks walks;
-        if (!arguments(given, n, state, span, length, walks)) return nullptr;
+        if (!arguments(given, n, state, span, length, walks) || !has(it, state)) return nullptr;
         const Path path = it.best_walk(state, span, length, walks);
         PyObject *found = listed(path.contexts.size(), [&](size_t i) {
             const State &context = it.states[path.contexts[i]];
@@ -186,6 +192,10 @@ PyGetSetDef automaton_numbers[] = {
 PyObject *ngrams_new(PyTypeObject *type, PyObject *args, PyObject *) {
     int32_t shortest, longest;
     if (!PyArg_ParseTuple(args, "ii", &shortest, &longest)) return nullptr;
+    if (shortest < 1 || longest < shortest) {
+        PyErr_Format(PyExc_ValueError, "n-grams of %d to %d tokens", int(shortest), int(longest));
+        return nullptr;
+    }
     PyObject *self = type->tp_alloc(type, 0);
     if (!self) return nullptr;
     return guarded([&] { return new (&of<Ngrams>(self)) Ngrams(shortest, longest), self; });

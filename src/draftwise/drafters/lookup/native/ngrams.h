@@ -29,8 +29,8 @@ struct Ngrams {
     std::vector<uint64_t> hashes;  // of the n-grams at the end, by n
 
     Ngrams(int32_t shortest, int32_t longest)
-        : shortest(shortest), longest(longest), matches(longest + 1, 1), tries(longest + 1, 2), orders(longest + 1),
-          hashes(longest + 1) {}
+        : shortest(shortest), longest(longest), matches(size_t(longest) + 1, 1), tries(matches.size(), 2),
+          orders(matches.size()), hashes(matches.size()) {}
 
     // Hashes of the n-grams at this end of a text that has `n` tokens there; returns the longest.
     int32_t hash(const int32_t *end, int64_t n) {
