@@ -15,7 +15,6 @@ from .arms import Arm
 from .drafter_pool import DrafterPool
 from .drafts import Draft, Verdict
 from .fault_barrier import FaultBarrier
-from .renamed import accept_earlier, alias
 from .request import ENDLESS, Request
 from .request_round import ERROR, RequestRound
 from .roles import Limited, Pieces, Ranked, Target
@@ -52,9 +51,6 @@ class Batch:
         """Faults so far, by drafter, and of the policy."""
         return self.pool.faults
 
-    team = alias("team", "pool")
-
-    @accept_earlier(longest="max_draft", picked="deterministic")
     def add(
         self,
         tokens: Sequence[int],

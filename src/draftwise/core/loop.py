@@ -20,7 +20,6 @@ from .drafter_pool import DrafterPool
 from .fault_barrier import FaultBarrier
 from .outcomes import Feedback, RoundCost
 from .passes import TargetInfo
-from .renamed import accept_earlier
 from .request import Request
 from .request_round import RequestRound, decide, draft
 from .roles import Asynchronous, Drafter, Informed, Limited, Policy, Recorder, Scores, Target, TreeReader
@@ -47,7 +46,6 @@ class Loop(Batch):
     thread may call any method: calls take turns, one round each.
     """
 
-    @accept_earlier(strikes="max_faults")
     def __init__(
         self,
         target: Target,
