@@ -104,6 +104,7 @@ class Draft:
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
 
 
+EMPTY = Draft()
 NOTHING = -1
 
 
