@@ -43,7 +43,7 @@ class Batch:
         self.open: dict[int, Request] = pool.open
         self.parked: dict[int, Request] = {}
         self.lock = OneAtATime()
-        self._ids = count()
+        self._ids, self._scoring = count(), set[int]()
         self._leaving: list[Request] | None = None  # those closed within a step; None between steps
 
     @property
@@ -112,7 +112,7 @@ class Batch:
         with self.lock:
             request = Request(next(self._ids), [tokens[0]], 1, settings, Random(), Random())
             self.target.open(request)
-            self.parked[request.id] = request
+            self._scoring.add(request.id)
         try:
             while (at := len(request.tokens)) < len(tokens):
                 with self.lock:
@@ -155,6 +155,9 @@ class Batch:
                 self._end(request)
             elif self.parked.pop(request.id, None) is not None:
                 self._forget(request)
+            elif request.id in self._scoring:  # no drafter knows it
+                self._scoring.remove(request.id)
+                self.target.close(request)
 
     def catch_up(self) -> None:
         """Let the policy learn from all rounds so far, as before its state is saved."""

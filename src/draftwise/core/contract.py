@@ -105,7 +105,7 @@ def drafted(drafter: Drafter, jobs: Sequence[Job], wrong: Callable[[Job, Draft],
     not asked then. A draft that breaks its contract, as `wrong` tells, stays as it is.
     """
     if all(job.constraint is None for job in jobs):
-        return list(drafter.draft(jobs))  # of a mapping, say, that has no first one
+        return list(drafter.draft(jobs))  # a mapping would not be read by place
     guided = bool(getattr(drafter, "guided", False))
     heads = [
         [] if guided or job.constraint is None else job.constraint.forced((), job.length) for job in jobs
