@@ -15,6 +15,7 @@ from .core.roles import Drafter, Grader, Matcher, Target
 from .drafters.cascade import TogetherDrafter
 from .drafters.lookup.datastore import tokenizer_fingerprint
 from .errors import DraftwiseWarning, UserError
+from .inputs import show
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.library import check as check_file
 from .models.load import disagreement, load_model, load_tokenizer, locate
@@ -51,7 +52,7 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
     elif tokenizer is None:
         raise UserError("a target given as a model needs its tokenizer: pass tokenizer=...")
     elif not hasattr(model, "config"):
-        raise UserError(f"target {model!r} is not a model: give a name, or a loaded model")
+        raise UserError(f"target {show(model)} is not a model: give a name, or a loaded model")
     built: Any = registry.load("targets", "hf")(model, probe=load.probe)
     if target.loaded is None:
         arrange(model, load.pack, exact=load.exact)
@@ -64,7 +65,7 @@ def known_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
     if isinstance(tokenizer, str):
         return load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
     if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
-        raise UserError(f"tokenizer={tokenizer!r}: give a model's name, or a loaded tokenizer")
+        raise UserError(f"tokenizer={show(tokenizer)}: give a model's name, or a loaded tokenizer")
     return tokenizer
 
 
@@ -314,7 +315,7 @@ def _from_object(spec: DrafterSpec, target: Target) -> Drafter:
     if isinstance(model, Drafter):
         return model
     if not hasattr(model, "config"):
-        raise UserError(f"drafter {model!r} is not a drafter: give a name, a loaded model, or a Drafter")
+        raise UserError(f"drafter {show(model)} is not a drafter: give a name, a loaded model, or a Drafter")
     encodes = bool(getattr(model.config, "is_encoder_decoder", False))
     if encodes and not getattr(target, "encodes", False):
         raise UserError(

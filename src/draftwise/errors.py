@@ -22,12 +22,15 @@ class GenerationError(RuntimeError):
     """
 
     def __init__(self, outputs: Sequence[Any], errors: Mapping[int, Exception]) -> None:
-        place, first = next(iter(errors.items()))
-        super().__init__(
-            f"{len(errors)} of {len(outputs)} texts failed, the first of them number {place}: "
+        super().__init__(outputs, errors)  # what a copy in another process is made from
+        self.outputs, self.errors = outputs, errors
+
+    def __str__(self) -> str:
+        place, first = next(iter(self.errors.items()))
+        return (
+            f"{len(self.errors)} of {len(self.outputs)} texts failed, the first of them number {place}: "
             f"{one_line(first)} (the others are in .outputs)"
         )
-        self.outputs, self.errors = outputs, errors
 
 
 def one_line(error: Exception) -> str:

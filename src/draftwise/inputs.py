@@ -1,4 +1,4 @@
-"""What people hand in as text: JSON that can be read, whole Unicode, and names that are given once."""
+"""What people hand in: JSON that can be read, whole Unicode, names given once, and how to show a value."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ def whole(text: str, what: str) -> str:
         half = ord(text[error.start])
         raise UserError(f"{what} has half a character (U+{half:04X}): repair its encoding") from None
     return text
+
+
+def show(value: Any) -> str:
+    """Return a short representation of any value, in one line."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "what is nested so deeply"
+    return " ".join(text[:60].split()) + ("..." if len(text) > 60 else "")
 
 
 def once(what: str, names: Sequence[str]) -> None:

@@ -5,13 +5,10 @@
 Importing it loads no torch. `draftwise.testing` has the conformance suites.
 """
 
-from typing import Any
-
 from .core.arms import NEVER, Arm, Context, Decision, HandOver, Stop
 from .core.drafts import NOTHING, Draft, Job, Signals, Verdict
 from .core.outcomes import Feedback, Grade, Outcome, RoundCost, Window
 from .core.passes import PassInfo, TargetInfo
-from .core.renamed import warn_renamed
 from .core.request import Request
 from .core.roles import (
     Asynchronous,
@@ -116,13 +113,3 @@ __all__ = [
     "reward",
     "stop",
 ]
-
-RENAMED = {"Gate": "HandOver", "Masker": "TokenMask", "Seen": "RoundRecord", "Spent": "RoundCost"}
-
-
-def __getattr__(name: str) -> Any:
-    """Return what an earlier name stands for, with a warning."""
-    if name not in RENAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warn_renamed(name, RENAMED[name], 3)
-    return globals()[RENAMED[name]]

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from . import registry
 from .errors import UserError
+from .inputs import show
 from .registry import Spec
 
 GGUF, GGUF_ENDING = "gguf", ".gguf"
@@ -172,7 +173,7 @@ def split_names(names: Any, what: str) -> list[Any]:
             raise UserError(f"{what} {names!r} has an empty name: give A,B")
         return parts
     if not isinstance(names, Sequence):
-        raise UserError(f"{what} {names!r}: give a list of names, such as ['ngram', 'suffix']")
+        raise UserError(f"{what} {show(names)}: give a list of names, such as ['ngram', 'suffix']")
     return list(names)
 
 

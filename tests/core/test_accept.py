@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from draftwise import accept
-from draftwise.core.accept import block, walk
+from draftwise.core.accept import walk
 from draftwise.core.drafts import NOTHING, Draft, Verdict
 
 
@@ -178,8 +178,3 @@ def test_a_chance_as_large_as_the_targets_is_no_chance() -> None:
     draft = Draft.chain([1], probs=[0.5], dist=["any"])
     assert accept(draft, Opinions({0: 7}, [0.25]), Uniforms(0.5)) == Verdict((), 100)
     assert accept(draft, Opinions({0: 7}, [0.25]), Uniforms(0.499)) == Verdict((0,), 7)
-
-
-def test_the_overlaps_of_a_tree_follow_the_accepted_nodes_then_first_children() -> None:
-    tree = Draft((1, 2, 3, 4, 5, 6), parents=(-1, -1, 1, 1, 2, 3))
-    assert block(tree, (1,), [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]) == pytest.approx((0.3, 0.7, 0.5))

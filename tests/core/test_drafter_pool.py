@@ -209,6 +209,14 @@ def test_what_a_drafter_may_not_say(draft: Draft, said: str) -> None:
     assert said in wrong_draft(draft, 3, 99)
 
 
+@pytest.mark.parametrize("draft", [tree(None, None), tree([], []), tree((), (), (0.5,), [])], ids=str)
+def test_a_draft_without_tokens_is_empty_whatever_else_it_has(draft: Draft) -> None:
+    echo, text = Echo(), request([1])
+    echo.draft = lambda jobs: [draft]  # type: ignore[method-assign]
+    pool = team(echo=echo)
+    assert pool.ask("echo", [Job(text, 2)]) == [Draft()] and not text.disabled
+
+
 @pytest.mark.parametrize(
     ("accept", "said"),
     [

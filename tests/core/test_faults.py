@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -11,23 +13,24 @@ import numpy as np
 import pytest
 import torch
 
-from draftwise import Decoder, Sampling
+from draftwise import Decoder, Output, Sampling
 from draftwise.core import request_round as module
 from draftwise.core.arms import Arm, Decision
 from draftwise.core.drafts import Draft, Job
 from draftwise.core.loop import Loop
+from draftwise.core.outcomes import Feedback
 from draftwise.core.request import Request
 from draftwise.core.round import Round
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.lm import LMDrafter
-from draftwise.errors import GenerationError, UserError
+from draftwise.errors import DraftwiseWarning, GenerationError, UserError
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from tests.core.test_loop import P, V, counted, good, make
-from tests.core.turns import loop_with
+from tests.core.turns import group_tokens, loop_with
 from tests.tiny import VOCAB, model, own_text
 
 PROMPTS = [[3, 5, 3, 5, 3], [7, 2, 9], [4, 4, 8, 1, 6, 2, 2], [11]]
@@ -66,16 +69,21 @@ def finish(loop: Loop, texts: dict[int, list[int]]) -> dict[int, Round]:
     return failed
 
 
-@pytest.mark.parametrize("how", ["processor", "criterion"])
+@pytest.mark.parametrize("how", ["processor", "criterion", "both"])
 def test_what_raises_while_a_draft_is_accepted_ends_its_own_request_only(how: str) -> None:
     made, loop = model("llama", scale=5.0), loops()
 
     def stops(tokens: Sequence[int], start: int) -> int | None:
-        if len(tokens) > 15:
+        if start <= 15 < len(tokens):  # the 16th is among the new ones
             raise ArithmeticError("no more than 15")
         return None
 
-    faulty: dict[str, Any] = {"processors": (Breaks(15),)} if how == "processor" else {"ends": stops}
+    kinds: dict[str, dict[str, Any]] = {
+        "processor": {"processors": (Breaks(15),)},
+        "criterion": {"ends": stops},
+    }
+    # Beside a processor a criterion is asked within the draft.
+    faulty = kinds.get(how) or {"processors": (Breaks(99),), "ends": stops}
     requests = [
         loop.add(p, Sampling(max_new_tokens=40, **faulty if i == 2 else {})) for i, p in enumerate(PROMPTS)
     ]
@@ -207,33 +215,83 @@ def test_what_a_recorder_raises_is_told_in_every_round_that_it_was_to_grade() ->
     assert [round.fault for round in loop.step()] == ["policy: ZeroDivisionError: division by zero"] * 2
 
 
-MALFORMED: dict[str, Any] = {
-    "none": lambda job: None,
-    "text": lambda job: Draft.chain("1"),  # type: ignore[arg-type]
-    "siblings": lambda job: Draft((1, 2), (-1, -1), (0.1, 0.1), [np.full(V, 1 / V)] * 2),
-}
-"""Of many ways, all of which test_drafter_pool.py has."""
+def test_all_feedback_of_a_text_that_ends_is_passed_on() -> None:
+    """What is raised at one piece of it keeps no other decision in flight."""
+    heard: list[float] = []
+
+    def learn(feedback: Any) -> None:
+        heard.append(feedback.decision.propensity)
+        fail()
+
+    loop = with_policy(learn=learn, add=lambda *records: ())
+    late = [Feedback(0, Decision(0, propensity)) for propensity in (0.25, 0.75)]
+    setattr(loop.recorder, "close", lambda request: iter(late))  # noqa: B010
+    start(loop, 1, tokens=2)
+    with pytest.warns(match="policy: ZeroDivisionError"):
+        assert not finish(loop, {})
+    assert heard == [0.25, 0.75] and loop.faults["policy"]
 
 
-@pytest.mark.parametrize("how", MALFORMED)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_malformed_draft_is_a_fault_of_its_drafter(how: str, temperature: float) -> None:
+def test_what_an_interrupt_leaves_undone_is_no_longer_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[Feedback] = []
+    loop = with_policy(learn=learned.append)
+    start(loop, 2, tokens=20)
+    loop.step()
+    learned.clear()
+
+    def interrupted(*batch: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.target, "verify", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loop.step()
+    assert [(one.request, one.outcomes) for one in learned] == [(0, ()), (1, ())]
+
+
+@pytest.mark.parametrize("when", ["open", "close"])
+def test_a_warning_that_is_an_error_leaves_no_row_behind(when: str) -> None:
+    loop, rows = with_policy(**{when: fail}), set[int]()
+    setattr(loop.target, "open", lambda request: rows.add(request.id))  # noqa: B010
+    setattr(loop.target, "close", lambda request: rows.remove(request.id))  # noqa: B010
+    with warnings.catch_warnings(), pytest.raises(DraftwiseWarning, match="division by zero"):
+        warnings.simplefilter("error")
+        start(loop, 1, tokens=2)
+        assert rows
+        finish(loop, {})
+    assert not rows and not loop.open
+
+
+def test_log_probabilities_that_cannot_be_read_end_their_own_request_only() -> None:
+    class Silent(SimTarget):
+        def verify(self, batch: Sequence[tuple[Request, Draft]]) -> Any:
+            made: list[Any] = super().verify(batch)
+            for scores, (request, _) in zip(made, batch, strict=True):
+                scores.logprob = fail if request.id == 1 else scores.logprob
+            return made
+
+    loop = loop_with(Silent(markov(P), V), {"good": good()}, "static-3")
+    for i in range(3):
+        loop.add([i], Sampling(max_new_tokens=20, logprobs=True))
+    texts: dict[int, list[int]] = {}
+    failed = finish(loop, texts)
+    assert [*failed] == [1] and isinstance(failed[1].error, ZeroDivisionError) and failed[1].done
+    assert texts == {0: counted(0, 20), 1: [], 2: counted(2, 20)}
+
+
+@pytest.mark.parametrize(
+    ("answer", "faults"),
+    [(lambda drafts: dict(enumerate(drafts, 7)), 2), (lambda drafts: None, 2), (iter, 0)],
+)
+def test_an_answer_that_is_no_list_ends_no_text(answer: Any, faults: int) -> None:
     class Odd(SimDrafter):
         def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-            return [MALFORMED[how](job) if job.request.id == 1 else self._chain(job) for job in jobs]
+            made: list[Draft] = answer(super().draft(jobs))
+            return made
 
     loop, _ = make({"odd": Odd(markov(P), sampled=False)}, method("static-3", ["odd"]).policy.arms)
-    rounds = [
-        r for r in loop.run([[0], [1]], Sampling(max_new_tokens=9, temperature=temperature, seed=3), batch=2)
-    ]
-    assert not any(r.error for r in rounds)
-    assert [r.request for r in rounds if r.fault] == [1] and loop.faults == {"odd": 1}
-    assert {r.request for r in rounds if r.drafted} == {0}
-    plain, _ = make({}, method("none", []).policy.arms)
-    alone = list(plain.run([[0], [1]], Sampling(max_new_tokens=9, temperature=temperature, seed=3), batch=2))
-    for i in (0, 1):
-        mine, theirs = ([t for r in one if r.request == i for t in r.tokens] for one in (rounds, alone))
-        assert mine == theirs
+    wanted, texts = start(loop, 2, tokens=9), dict[int, list[int]]()
+    assert not finish(loop, texts) and texts == wanted
+    assert loop.faults["odd"] == faults
 
 
 SOUND: dict[str, Any] = {
@@ -283,10 +341,9 @@ def test_rows_of_any_form_are_read_and_others_are_a_fault(rows: str) -> None:
 
     made, odd = model("llama", scale=5.0), Odd(markov(np.eye(VOCAB)), sampled=False)
     loop = loop_with(HFTarget(made), {"odd": odd}, "metasd-ucb?length=2")
-    texts: dict[int, list[int]] = {}
-    for prompt in PROMPTS[:2]:
-        loop.add(prompt, Sampling(max_new_tokens=9))
-    assert not finish(loop, texts) and [*texts.values()] == [own_text(made, p, 9) for p in PROMPTS[:2]]
+    rounds = list(loop.run(PROMPTS[:2], Sampling(max_new_tokens=9, logprobs=True), batch=2))
+    assert group_tokens(rounds) == [own_text(made, p, 9) for p in PROMPTS[:2]]
+    assert all(len(round.logprobs) == len(round.tokens) for round in rounds)
     assert loop.faults["odd"] == (rows in ("none", "text"))
 
 
@@ -408,6 +465,8 @@ def test_the_other_texts_of_a_failing_batch_are_kept(decoder: Decoder) -> None:
     assert (kept[0], kept[2]) == (whole[0], whole[2]) and kept[1] == whole[1][: len(kept[1])]
     assert [o.finish_reason == "error" for o in said.value.outputs] == [False, True, False]
     assert isinstance(said.value.errors[1], ArithmeticError) and not decoder.loop.open
+    copied = pickle.loads(pickle.dumps(said.value))  # as from a process of a pool
+    assert str(copied) == str(said.value) and [o.token_ids for o in copied.outputs] == kept
 
 
 def test_a_prompt_that_is_too_long_is_found_before_anything_is_decoded(
@@ -418,6 +477,32 @@ def test_a_prompt_that_is_too_long_is_found_before_anything_is_decoded(
     with pytest.raises(UserError, match="window"):
         decoder.generate_many(["Ein Hund", "word " * 3000], max_new_tokens=20)
     assert decoder.loop.target.runner.seconds == passes and not decoder.loop.open  # type: ignore[attr-defined]
+
+
+def test_a_text_that_is_closed_elsewhere_is_over(decoder: Decoder) -> None:
+    whole = decoder.generate(LONG, max_new_tokens=60, eos=ON).token_ids
+
+    def close(tokens: Sequence[int], start: int) -> None:
+        if len(tokens) > len(decoder.encode(LONG)) + 20:
+            for request in list(decoder.loop.open.values()):
+                decoder.loop.close(request)
+
+    cut = decoder.generate(LONG, max_new_tokens=60, eos=ON, ends=close)
+    assert cut.token_ids == whole[: len(cut.token_ids)] and 20 < len(cut.token_ids) < 60
+    assert cut.finish_reason == "" and not decoder.loop.open
+
+
+def test_an_interrupt_in_its_last_round_leaves_no_text_open(
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*batch: Any) -> None:
+        raise KeyboardInterrupt
+
+    stream = decoder.stream("Ein Hund", max_new_tokens=1, eos=ON)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(decoder.loop.target, "commit", interrupted)
+        next(stream)
+    assert not decoder.loop.open and not decoder.loop.target.runner.request_ids  # type: ignore[attr-defined]
 
 
 def test_a_stream_that_nobody_reads_stands_still(decoder: Decoder) -> None:
@@ -524,6 +609,14 @@ def test_threads_write_what_each_would_alone(decoder: Decoder) -> None:
         found = list(threads.map(work, range(4)))
     assert found == [[text] * 3 for text in alone]
     assert not decoder.loop.open and not decoder.loop.target.runner.request_ids  # type: ignore[attr-defined]
+
+
+def test_a_text_is_its_own_whichever_is_the_newest(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may have finished one since."""
+    own = decoder.generate("Ein Hund", max_new_tokens=5).token_ids
+    newest = property(lambda self: Output("another"), lambda self, output: None)
+    monkeypatch.setattr(Decoder, "last", newest, raising=False)
+    assert decoder.generate("Ein Hund", max_new_tokens=5).token_ids == own
 
 
 def test_threads_take_turns() -> None:

@@ -141,6 +141,32 @@ def test_closing_a_request_early_leaves_nothing_behind() -> None:
     assert spy.closed == [request.id]
 
 
+def test_who_leaves_a_run_early_leaves_nothing_open() -> None:
+    loop, _ = make({"good": good()}, [Arm("good", 3)])
+    other = loop.add([5], Sampling(max_new_tokens=50))
+    rounds = loop.run([[0], [1], [2]], Sampling(max_new_tokens=50), batch=3)
+    next(rounds)
+    assert len(loop.open) == 3
+    rounds.close()
+    assert [*loop.open] == [other.id]
+
+
+def test_scores_of_a_text_may_be_left_within_a_step() -> None:
+    """As when the garbage is collected: the target forgets a text between two steps, never within one."""
+    loop, _ = make({"good": good()}, [Arm("good", 3)])
+    scores, closed = loop.score([1] * 200), list[int]()
+    setattr(loop.target, "close", lambda request: closed.append(request.id))  # noqa: B010
+    next(scores)
+
+    def leaves(tokens: Sequence[int], start: int) -> None:
+        scores.close()
+        assert not closed
+
+    request = loop.add([0], Sampling(max_new_tokens=9, ends=leaves))
+    loop.step()
+    assert not request.done and closed == [0]
+
+
 def test_what_cannot_be_decoded_is_refused() -> None:
     target = SimTarget(markov(P), V, max_length=10)
     loop = loop_with(target, {}, "none")
@@ -148,6 +174,8 @@ def test_what_cannot_be_decoded_is_refused() -> None:
         loop.add([])
     with pytest.raises(UserError, match="window"):
         loop.add([1] * 11)
+    with pytest.raises(UserError, match="arm=good:3: give one of no drafter"):
+        loop.add([1], arm=Arm("good", 3))
     assert len(loop.add([1] * 9, Sampling(max_new_tokens=99)).tokens) == 9
     loop.step(), loop.step()
     assert not loop.open

@@ -218,3 +218,22 @@ def test_a_turn_that_failed_is_read_anew(after: int) -> None:
     assert chat.messages[-1] == {"role": "assistant", "content": ""}
     assert not world.turn(chat, "Why?", 6)
     assert world.turn(chat, "Is it?", 6)
+
+
+def test_a_text_that_is_written_meanwhile_is_no_answer() -> None:
+    """What is held back of an answer is read when its text has ended, and others may be written by then."""
+    world = World(REPEATS, "abcd")
+    chat, said = world.decoder.chat(), ""
+    for piece in chat.send("Hello", max_new_tokens=4, stop="de"):
+        said += piece.text
+        world.decoder.generate("Why?", max_new_tokens=2)
+    assert said == chat.messages[-1]["content"] == chat.last.text == "abcd"
+
+
+def test_a_conversation_that_is_closed_elsewhere_is_read_anew() -> None:
+    world = World(REPEATS, "abcd")
+    chat = world.decoder.chat()
+    world.turn(chat, "Hello", 6)
+    for request in list(world.decoder.loop.parked.values()):
+        world.decoder.loop.close(request)
+    assert not world.turn(chat, "And then?", 6) and world.turn(chat, "So?", 6)

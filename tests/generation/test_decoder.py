@@ -91,6 +91,22 @@ def test_stop_strings_end_the_text_before_them_and_one_may_stand_alone(decoder: 
     assert many.text == out.text
 
 
+def test_a_criterion_and_stop_strings_end_a_text_where_the_first_of_them_does(decoder: Decoder) -> None:
+    """A stop string once took the criterion's place."""
+    at = len(decoder.encode(LONG))
+
+    def tenth(tokens: list[int], start: int) -> int | None:
+        return at + 10 - start if len(tokens) >= at + 10 else None
+
+    settings: dict[str, Any] = {"max_new_tokens": 60, "eos": (), "ends": tenth}
+    whole = decoder.generate(LONG, max_new_tokens=60, eos=())
+    out = decoder.generate(LONG, stop="never there", **settings)
+    assert out.token_ids == whole.token_ids[:10] and out.finish_reason == "stop"
+    assert (
+        decoder.generate(LONG, stop=whole.text[4:6], **settings).text == whole.text.split(whole.text[4:6])[0]
+    )
+
+
 def test_what_can_be_read_once_is_for_all_texts(decoder: Decoder) -> None:
     """A generator of stop strings or of processors was empty after the first of several texts."""
 
@@ -160,7 +176,7 @@ def test_a_chat_turn_broken_off_is_read_anew(decoder: Decoder) -> None:
     stream = chat.send(LONG, max_new_tokens=50)
     next(stream)
     stream.close()
-    assert chat._request is None and chat.messages[-1]["role"] == "assistant"
+    assert not decoder.loop.parked and chat.messages[-1]["role"] == "assistant"
     assert joined(chat.send("Continue.", max_new_tokens=5)) == chat.last.text
     chat.close()
 
@@ -197,11 +213,16 @@ def test_a_chat_with_a_base_model_needs_no_template(decoder: Decoder, plain_mode
         decoder.tokenizer.chat_template = template
 
 
+LAYERS = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ReLU())  # which Python shows in several lines
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"target": "zoo:nothing"}, "zoo:nothing"),
         ({"drafters": ["nothing"]}, "'nothing'"),
+        *(({name: LAYERS}, "Sequential(") for name in ("target", "tokenizer", "drafters")),
+        ({"drafters": [LAYERS]}, "Sequential("),
         ({"drafters": ["ngram", "ngram"]}, "repeated"),
         ({"drafters": ["ngram:here"]}, "no path"),
         ({"target": 5}, "5"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from draftwise import plugins
 from draftwise.drafters.cascade import CascadeDrafter
-from draftwise.errors import DraftwiseWarning
 from draftwise.policies.auto.drafts import cascades
-from draftwise.registry import build, names, parse
+from draftwise.registry import build
 from draftwise.registry.entries import entry
 from draftwise.specs import cascade_parts, name_cascades, parse_drafter, takes_over
 
@@ -39,13 +37,3 @@ def test_the_example_of_a_cascade_has_its_parts_beside_it() -> None:
     *beside, cascade = entry("drafters", "cascade").usage.split(",")
     made = build("drafters", parse_drafter(cascade), parse_drafter(cascade).path)
     assert isinstance(made, CascadeDrafter) and sorted(made.parts) == sorted(beside)
-
-
-def test_earlier_names_of_cascades_warn_and_work() -> None:
-    with pytest.warns(DraftwiseWarning, match="'relay' is now called 'cascade'"):
-        assert parse("relay:a>b?match=1") == parse("cascade:a>b?match=1")
-    with pytest.warns(DraftwiseWarning, match="'relays' is now called 'cascades'"):
-        build("policies", parse("auto?relays=0"), ["a"])
-    with pytest.warns(DeprecationWarning, match="`Gate` is now `HandOver`"):
-        assert plugins.Gate is plugins.HandOver
-    assert "relay" not in names("drafters")

@@ -238,3 +238,33 @@ def test_a_processor_may_force_a_token_with_an_infinite_logit() -> None:
     request = loop.add([5, 6], Sampling(max_new_tokens=5, processors=(four,)))
     decode_all(loop)
     assert request.tokens[2:] == [4] * 5
+
+
+class Elsewhere:
+    """Logits on a device that has no float64, of which nothing but a copy is asked."""
+
+    device = torch.device("mps")
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self.shape, self.cpu = logits.shape, lambda: logits
+
+
+@pytest.mark.parametrize("settings", [{}, {"repetition_penalty": 1.2}, {"temperature": 0.8, "seed": 4}])
+def test_logits_of_a_device_without_float64_are_read_on_the_host(settings: dict[str, Any]) -> None:
+    texts = []
+    for there in (False, True):
+        target = HFTarget(model("llama"))
+        forward = target.runner.forward
+
+        def moved(given: Any, forward: Any = forward) -> Any:
+            output: Any = forward(given)
+            output.logits = Elsewhere(output.logits)
+            return output
+
+        if there:
+            target.runner.forward = moved  # type: ignore[method-assign]
+        loop = loop_with(target, {"ngram": NgramDrafter()}, "static-3")
+        rounds = list(loop.run(prompts(2), Sampling(max_new_tokens=12, **settings), batch=2))
+        assert not any(round.fault for round in rounds)
+        texts.append([round.tokens for round in rounds])
+    assert texts[0] == texts[1]

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from .renamed import alias
-
 
 @dataclass(frozen=True, slots=True)
 class Stop:
@@ -105,8 +103,6 @@ class Context:
     length: int = 0
     token: int = -1
     remaining: float = inf
-
-    room = alias("room", "remaining")
 
 
 @dataclass(frozen=True, slots=True)

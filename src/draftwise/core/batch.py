@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -15,7 +15,6 @@ from .arms import Arm
 from .drafter_pool import DrafterPool
 from .drafts import Draft, Verdict
 from .fault_barrier import FaultBarrier
-from .renamed import accept_earlier, alias
 from .request import ENDLESS, Request
 from .request_round import ERROR, RequestRound
 from .roles import Limited, Pieces, Ranked, Target
@@ -44,7 +43,7 @@ class Batch:
         self.open: dict[int, Request] = pool.open
         self.parked: dict[int, Request] = {}
         self.lock = OneAtATime()
-        self._ids = count()
+        self._ids, self._scoring = count(), set[int]()
         self._leaving: list[Request] | None = None  # those closed within a step; None between steps
 
     @property
@@ -52,9 +51,6 @@ class Batch:
         """Faults so far, by drafter, and of the policy."""
         return self.pool.faults
 
-    team = alias("team", "pool")
-
-    @accept_earlier(longest="max_draft", picked="deterministic")
     def add(
         self,
         tokens: Sequence[int],
@@ -74,10 +70,13 @@ class Batch:
         policy neither decides nor learns.
 
         Raises:
-            UserError: the prompt is empty or leaves no room in the target's context window.
+            UserError: the prompt is empty or leaves no room in the target's context window, or there is no
+                drafter of this arm.
         """
         sampling = sampling or Sampling()
         self.check(len(tokens))
+        if arm is not None and arm.length and arm.drafter not in self.pool.names:
+            raise UserError(f"arm={arm.name}: give one of {', '.join(self.pool.names) or 'no drafter'}")
         with self.lock:
             request = Request(next(self._ids), [], 0, sampling, Random(), Random(), keep=keep, arm=arm)
             request.disabled, request.max_draft = set(without), max_draft
@@ -104,7 +103,7 @@ class Batch:
         with self.lock:
             return self.pool.prepare()
 
-    def score(self, tokens: Sequence[int], top: int = 0) -> Iterator[list[Scored]]:
+    def score(self, tokens: Sequence[int], top: int = 0) -> Generator[list[Scored], None, None]:
         """Return what the target thinks of each token of a text but the first, a piece at a time.
 
         The text is read like a draft that is accepted as a whole.
@@ -113,14 +112,14 @@ class Batch:
         with self.lock:
             request = Request(next(self._ids), [tokens[0]], 1, settings, Random(), Random())
             self.target.open(request)
+            self._scoring.add(request.id)
         try:
             while (at := len(request.tokens)) < len(tokens):
                 with self.lock:
                     scores = self._scored(request, tokens[at : at + PIECE], top)
                 yield scores
         finally:
-            with self.lock:
-                self.target.close(request)
+            self.close(request)
 
     def _scored(self, request: Request, new: Sequence[int], top: int) -> list[Scored]:
         reach = self.target.reach(request) if isinstance(self.target, Limited) else len(new)
@@ -156,6 +155,9 @@ class Batch:
                 self._end(request)
             elif self.parked.pop(request.id, None) is not None:
                 self._forget(request)
+            elif request.id in self._scoring:  # no drafter knows it
+                self._scoring.remove(request.id)
+                self.target.close(request)
 
     def catch_up(self) -> None:
         """Let the policy learn from all rounds so far, as before its state is saved."""
@@ -199,17 +201,23 @@ class Batch:
         seed = f"{self.seed} {request.id}" if sampling.seed is None else f"{sampling.seed}"
         request.begin(tokens, fitting, seed)
         request.disabled |= self.pool.broken
-        self.pool.observe(request)
-        self.barrier.open(request)
+        try:
+            self.pool.observe(request)
+            self.barrier.open(request)
+        except BaseException:  # an interrupt, or a warning where these are errors
+            self._forget(request)
+            raise
         self.open[request.id] = request
 
     def _end(self, request: Request) -> None:
         del self.open[request.id]
-        self.barrier.close(request)
-        if request.keep and request.finish_reason != ERROR:
-            self.parked[request.id] = request
-        else:
-            self._forget(request)
+        try:
+            self.barrier.close(request)
+        finally:  # it may warn, and warnings may be errors
+            if request.keep and request.finish_reason != ERROR:
+                self.parked[request.id] = request
+            else:
+                self._forget(request)
 
     def _forget(self, request: Request) -> None:
         self.target.close(request)

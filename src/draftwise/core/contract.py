@@ -9,7 +9,7 @@ from numbers import Integral
 
 from ..errors import one_line
 from .constraint import Constraint
-from .drafts import Draft, Job, Signals
+from .drafts import EMPTY, Draft, Job, Signals
 from .outcomes import Grade
 from .roles import Continuer, Drafter, GradeJob
 
@@ -56,6 +56,8 @@ def wrong_tokens(tokens: Sequence[int], most: int, vocab_size: int) -> str:
 
 def of_integers(draft: Draft) -> Draft:
     """A sound draft with its tokens and parents as tuples of Python's own integers, whatever they were."""
+    if not draft.tokens:
+        return EMPTY
     both = (draft.tokens, draft.parents)
     if all(type(ids) is tuple and set(map(type, ids)) <= {int} for ids in both):
         return draft
@@ -93,7 +95,6 @@ def _unlawful(draft: Draft, vocab_size: int) -> str:
     return f"a distribution over {wrong} tokens, not {vocab_size}" if wrong is not None else ""
 
 
-NOTHING = Draft()
 CERTAIN = 1.0
 
 
@@ -104,7 +105,7 @@ def drafted(drafter: Drafter, jobs: Sequence[Job], wrong: Callable[[Job, Draft],
     not asked then. A draft that breaks its contract, as `wrong` tells, stays as it is.
     """
     if all(job.constraint is None for job in jobs):
-        return drafter.draft(jobs)
+        return list(drafter.draft(jobs))  # a mapping would not be read by place
     guided = bool(getattr(drafter, "guided", False))
     heads = [
         [] if guided or job.constraint is None else job.constraint.forced((), job.length) for job in jobs
@@ -119,14 +120,14 @@ def drafted(drafter: Drafter, jobs: Sequence[Job], wrong: Callable[[Job, Draft],
         found += drafter.draft_after(rest, [heads[k] for k in late])
         asked += late
     made = dict(zip(asked, found, strict=True))
-    return [_kept(job, heads[k], made.get(k, NOTHING), wrong) for k, job in enumerate(jobs)]
+    return [_kept(job, heads[k], made.get(k, EMPTY), wrong) for k, job in enumerate(jobs)]
 
 
 def _kept(job: Job, head: Sequence[int], draft: Draft, wrong: Callable[[Job, Draft], str]) -> Draft:
     if job.constraint is None or wrong(job, draft):
         return draft
     if head and not (draft.is_chain and draft.dist is None):
-        draft = NOTHING
+        draft = EMPTY
     return longest_allowed(framed(head, draft, ()), job.constraint, job.length)
 
 

@@ -15,13 +15,12 @@ from ..errors import one_line
 from .arms import NEVER, Arm
 from .constraint import constraint_of
 from .contract import drafted, finite, of_integers, wrong_draft, wrong_grades, wrong_tokens
-from .drafts import Draft, Job
+from .drafts import EMPTY, Draft, Job
 from .outcomes import Grade
 from .reading import Reading
 from .request import Request
 from .roles import Drafter, GradeJob, Grader, Guesser, Waiter
 
-EMPTY = Draft()
 NOBODY: frozenset[str] = frozenset()
 Answer = TypeVar("Answer")
 PASSES = 20  # limit of a draft in mean target passes, plus one for each token that the drafter reads first

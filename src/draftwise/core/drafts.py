@@ -8,7 +8,6 @@ from typing import Any
 
 from .arms import NEVER, HandOver, Stop
 from .constraint import Constraint
-from .renamed import alias
 from .request import Request
 
 
@@ -105,6 +104,7 @@ class Draft:
         return self.parents == tuple(range(-1, len(self.tokens) - 1))
 
 
+EMPTY = Draft()
 NOTHING = -1
 
 
@@ -153,9 +153,6 @@ class Job:
     until: Callable[[Sequence[int]], bool] | None = None
     hand_overs: tuple[HandOver, ...] = ()
     choose: Callable[[Sequence[int], Any], int] | None = None
-
-    picked = alias("picked", "deterministic")
-    guide = alias("guide", "constraint")
 
     def stop_at(self, position: int) -> Stop:
         """Return the rule for draft position `position` (from 0)."""

@@ -110,11 +110,9 @@ class FaultBarrier:
 
     def close(self, request: Request) -> None:
         """End a text: pass on its remaining feedback, then close it."""
+        self.lessons.append(lambda: self.recorder.close(request))
         if fault := self.catch_up():
             warn(fault, DraftwiseWarning, stacklevel=4)
-        with self._warned():
-            for known in self.recorder.close(request):
-                self.policy.learn(known)
         with self._warned():
             self.policy.close(request.id)
 

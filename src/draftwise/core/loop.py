@@ -11,7 +11,7 @@ empty draft.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from time import perf_counter
 
@@ -20,7 +20,6 @@ from .drafter_pool import DrafterPool
 from .fault_barrier import FaultBarrier
 from .outcomes import Feedback, RoundCost
 from .passes import TargetInfo
-from .renamed import accept_earlier
 from .request import Request
 from .request_round import RequestRound, decide, draft
 from .roles import Asynchronous, Drafter, Informed, Limited, Policy, Recorder, Scores, Target, TreeReader
@@ -47,7 +46,6 @@ class Loop(Batch):
     thread may call any method: calls take turns, one round each.
     """
 
-    @accept_earlier(strikes="max_faults")
     def __init__(
         self,
         target: Target,
@@ -84,15 +82,25 @@ class Loop(Batch):
         drafters = ", ".join(self.pool.drafters) or "none"
         return f"Loop({target}, drafters: {drafters}, {policy}, {len(self.open)} open)"
 
-    def run(self, prompts: Iterable[Sequence[int]], sampling: Sampling, *, batch: int = 1) -> Iterator[Round]:
-        """Decode all prompts, at most `batch` at a time; the next prompt joins when a request has ended."""
-        waiting = iter(prompts)
-        while True:
-            while len(self.open) < batch and (prompt := next(waiting, None)) is not None:
-                self.add(prompt, sampling)
-            if not self.open:
-                return
-            yield from self.step()
+    def run(
+        self, prompts: Iterable[Sequence[int]], sampling: Sampling, *, batch: int = 1
+    ) -> Generator[Round, None, None]:
+        """Decode all prompts, at most `batch` at a time; the next prompt joins when a request has ended.
+
+        Closing the generator closes the requests.
+        """
+        waiting, own = iter(prompts), list[Request]()
+        try:
+            while True:
+                while len(self.open) < batch and (prompt := next(waiting, None)) is not None:
+                    own.append(self.add(prompt, sampling))
+                if not self.open:
+                    return
+                yield from self.step()
+                own = [request for request in own if not request.done]
+        finally:
+            for request in own:
+                self.close(request)
 
     def step(self, requests: Iterable[Request] | None = None) -> list[Round]:
         """Run one round for all open requests, or for `requests`, in the order of arrival.
@@ -111,13 +119,17 @@ class Loop(Batch):
 
     def _round(self, rounds: Sequence[RequestRound]) -> list[Round]:
         began = perf_counter()
-        self._decide(rounds)
-        decided = perf_counter()
-        self._draft(rounds)
-        drafted, reading = perf_counter(), 0.0
-        for verified, scores, seconds in self._verify(rounds):
-            self._accept(verified, scores)
-            reading += seconds
+        try:
+            self._decide(rounds)
+            decided = perf_counter()
+            self._draft(rounds)
+            drafted, reading = perf_counter(), 0.0
+            for verified, scores, seconds in self._verify(rounds):
+                self._accept(verified, scores)
+                reading += seconds
+        except BaseException:  # an interrupt: what was decided comes to nothing
+            self.barrier.learn([round.lost for round in rounds if round.is_decided])
+            raise
         accepted = perf_counter()
         feedback = self._grade(rounds, reading)
         graded = perf_counter()
@@ -207,7 +219,7 @@ class Loop(Batch):
             except Exception as error:  # rows that are none, for example
                 self.pool.fault(round.arm.drafter, round.request, error)
         decided = [round for round in rounds if round.is_decided]
-        lost = [Feedback(round.request.id, round.decision) for round in decided if round.record is None]
+        lost = [round.lost for round in decided if round.record is None]
         feedback, warning = self.barrier.grade([round.record for round in decided if round.record], self.pool)
         if warning:
             for round in decided:
@@ -233,4 +245,9 @@ class Loop(Batch):
 
     def _summarize(self, round: RequestRound, seconds: Seconds) -> Round:
         round.warning = round.warning or self.pool.pop_warning(round.request)
-        return round.summarize(seconds if self.clock is None else self.clock.round(seconds))
+        seconds = seconds if self.clock is None else self.clock.round(seconds)
+        try:
+            return round.summarize(seconds)
+        except Exception as error:  # log-probabilities that the target cannot give
+            round.fail(error)
+            return round.summarize(seconds)

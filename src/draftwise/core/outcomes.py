@@ -7,7 +7,6 @@ from math import nan
 
 from .arms import Decision
 from .drafts import Signals
-from .renamed import alias
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,6 @@ class Outcome:
     prefix_length: int = 0
     match: int = 0
     asked: int = 0
-
-    spent = alias("spent", "cost")
 
     def rewarded(self, reward: float) -> Outcome:
         """A copy with its reward set; much faster than `dataclasses.replace`, which matters once a round."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from .arms import Arm
-from .renamed import alias
 from .sampling import Sampling
 
 ENDLESS = 1 << 30
@@ -59,13 +58,6 @@ class Request:
     deterministic: bool = False
     reused: int = 0
     arm: Arm | None = None
-
-    out = alias("out", "disabled")
-    waits = alias("waits", "not_ready")
-    reach = alias("reach", "max_verifiable")
-    longest = alias("longest", "max_draft")
-    picked = alias("picked", "deterministic")
-    room = alias("room", "remaining")
 
     def __repr__(self) -> str:
         state = self.finish_reason or "open"

@@ -11,10 +11,10 @@ from ..errors import one_line
 from .accept import block, walk
 from .arms import Arm, Context, Decision
 from .constraint import constraint_of
-from .drafter_pool import EMPTY, DrafterPool
-from .drafts import NOTHING, Draft, Job, Verdict
+from .drafter_pool import DrafterPool
+from .drafts import EMPTY, NOTHING, Draft, Job, Verdict
 from .fault_barrier import PLAIN, UNDECIDED, FaultBarrier
-from .outcomes import Outcome, RoundCost
+from .outcomes import Feedback, Outcome, RoundCost
 from .request import Request
 from .roles import Ranked, RoundRecord, Scores
 from .round import Round, Seconds, Tops
@@ -55,9 +55,21 @@ class RequestRound:
         return self.decision.arm != UNDECIDED.arm
 
     @property
+    def lost(self) -> Feedback:
+        """The feedback on a decision that came to nothing."""
+        return Feedback(self.request.id, self.decision)
+
+    @property
     def is_over(self) -> bool:
         """Whether the text ended inside the draft, so that the rest of the draft was not verified."""
         return self.verdict.token == NOTHING
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The node of the draft after which each committed token was written."""
+        walked, count = (-1, *self.verdict.path), len(self.tokens)
+        # An engine may have written more tokens than it verified.
+        return (*walked, *range(len(walked) - 1, count - 1))[:count]
 
     def context(self, hints: Mapping[str, float], batch_size: int) -> Context:
         request = self.request
@@ -117,8 +129,8 @@ class RequestRound:
         if new[-1] in sampling.eos:
             return True
         if sampling.ends is not None:
-            self.checked = len(new)
             self.is_stopped = sampling.ends([*request.tokens, *new], self.start + len(new) - 1) is not None
+            self.checked = len(new)  # not before: what raises is asked again about the same token
         return self.is_stopped
 
     def _salvage(self, path: Sequence[int], error: Exception, scores: Scores) -> Verdict:
@@ -185,11 +197,8 @@ class RequestRound:
             match=self.draft.match,
             asked=min(self.arm.length, request.max_draft_ever),
         )
-        # An engine may have written more tokens than it verified.
-        walked, count = (-1, *self.verdict.path), len(self.tokens)
-        nodes = walked[:count] if count <= len(walked) else (*walked, *range(outcome.accepted, count - 1))
         self.record = RoundRecord(
-            request, self.decision, outcome, self.draft, self.tokens, nodes, self.scores
+            request, self.decision, outcome, self.draft, self.tokens, self.nodes, self.scores
         )
 
     def _is_censored(self, is_partial: bool) -> bool:
@@ -220,12 +229,12 @@ class RequestRound:
         request, accepted = self.request, len(self.verdict.path)
         logprobs: tuple[float, ...] = ()
         tops: tuple[Tops, ...] = ()
-        if request.sampling.logprobs and self.record is not None:
-            pairs = zip(self.record.nodes, self.tokens, strict=True)
-            logprobs = tuple(self.record.scores.logprob(node, token) for node, token in pairs)
+        if request.sampling.logprobs and (scores := self.scores) is not None:
+            pairs = zip(self.nodes, self.tokens, strict=True)
+            logprobs = tuple(scores.logprob(node, token) for node, token in pairs)
             most = request.sampling.top_logprobs
-            if most and isinstance(self.record.scores, Ranked):
-                tops = tuple(self.record.scores.top(node, most) for node in self.record.nodes)
+            if most and isinstance(scores, Ranked):
+                tops = tuple(scores.top(node, most) for node in self.nodes)
         return Round(
             request.id,
             self.decision,

@@ -27,6 +27,9 @@ _REAL: tuple[tuple[str, Callable[[float], bool], str], ...] = (
     ("frequency_penalty", lambda x: isfinite(x) and abs(x) <= _MOST, "give up to 1e30; 0 is off"),
 )
 
+Criterion = Callable[[Sequence[int], int], int | None]
+"""Where a text ends, as `Sampling.ends`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -58,7 +61,7 @@ class Sampling:
     logprobs: bool = False
     top_logprobs: int = 0
     processors: tuple[Any, ...] = ()
-    ends: Callable[[Sequence[int], int], int | None] | None = None
+    ends: Criterion | None = None
 
     def __post_init__(self) -> None:
         for name, least, remedy in _WHOLE:

@@ -109,8 +109,8 @@ RULES: Mapping[str, Rule] = {
 }
 
 DEFAULTS: Mapping[str, float] = {name: rule.default for name, rule in RULES.items() if not rule.scored}
-SCORED = frozenset(RULES.keys() - DEFAULTS.keys())  # rules that call a classifier
 """The default thresholds of the rules without a classifier."""
+SCORED = frozenset(RULES.keys() - DEFAULTS.keys())  # rules that call a classifier
 
 
 def stop(rule: Stop, signals: Signals, *, position: int, previous: Signals | None, joint: Any) -> Any:

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.request import Request
 from ..errors import UserError
-from .output import Output
+from .output import Output, Writer
 from .processors import reusable
 from .prompts import render_messages
-from .text import TARGET, Detokenizer, Piece, Stops, decode, stop_strings
-
-
-class Answer(NamedTuple):
-    """An answer that is being written."""
-
-    request: Request
-    stop: tuple[str, ...]
-
-    def text(self, tokenizer: Any) -> str:
-        """Return what was written so far, read or not."""
-        detokenizer, request = Detokenizer(tokenizer, self.stop), self.request
-        pieces = detokenizer.push(request.tokens[request.prompt_length :], TARGET)
-        return "".join(piece.text for piece in [*pieces, *detokenizer.flush()])
+from .text import Piece, Stops, decode, stop_strings
 
 
 class Chat:
@@ -41,7 +28,7 @@ class Chat:
         self.last = Output()
         self._request: Request | None = None
         self._prompt = ""  # the text that the request's prompt was made from
-        self._open: Answer | None = None  # the one that is being read
+        self._open: Writer | None = None  # of the answer that is being read
 
     def __repr__(self) -> str:
         return f"Chat({len(self.messages)} messages, {self.decoder!r})"
@@ -65,15 +52,13 @@ class Chat:
             settings = decoder.settings(stop, len(request.tokens) + len(more), **sampling)
             decoder.loop.extend(request, more, settings)
         self.messages, self._request, self._prompt = messages, request, prompt
-        self._open = answer = Answer(request, stop)
+        self._open = writer = Writer(decoder.tokenizer, stop, request.sampling.seed)
         try:
-            yield from decoder.follow(request, stop)
+            yield from decoder.follow(request, writer)
         finally:
-            if self._open is answer:  # else the conversation continued without it, or was closed
-                self._open, self.last = None, decoder.last
+            if self._open is writer:  # else the conversation continued without it, or was closed
+                self._open, self.last = None, writer.output()  # `decoder.last` may be another's by now
                 self.messages.append({"role": "assistant", "content": self.last.text})
-                if request.id not in decoder.loop.parked:
-                    self._request = None
 
     def close(self) -> None:
         """End the conversation, with an answer that is still being read, and free its KV cache."""
@@ -83,10 +68,10 @@ class Chat:
 
     def _break_off(self) -> None:
         """End an answer that is still being read."""
-        answer, self._open = self._open, None
-        if answer is not None:
+        writer, self._open = self._open, None
+        if writer is not None:
             self._drop()
-            self.messages.append({"role": "assistant", "content": answer.text(self.decoder.tokenizer)})
+            self.messages.append({"role": "assistant", "content": writer.output().text})
 
     def _drop(self) -> None:
         if self._request is not None:
@@ -99,7 +84,7 @@ class Chat:
         `ids` are the tokens of the whole conversation, `prompt` is its text.
         """
         request, decoder = self._request, self.decoder
-        if request is None:
+        if request is None or request.id not in decoder.loop.parked:  # it failed, or was closed
             return None
         written = request.tokens
         if ids[: len(written)] == written:

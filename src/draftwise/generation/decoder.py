@@ -31,7 +31,7 @@ from ..state.file import StateFile
 from .output import Output, Writer
 from .processors import own_processors, reusable
 from .prompts import Prompt, encode
-from .text import Piece, Stops, StopStrings, stop_strings
+from .text import Piece, Stops, StopStrings, earliest, stop_strings
 
 if TYPE_CHECKING:
     from .chat import Chat
@@ -210,8 +210,8 @@ class Decoder:
             sampling["seed"] = _fresh(self.seeds)  # each sample adds its index
         settings = [self.settings(stop, len(ids), i, alone=n == 1, **sampling) for i in range(n)]
         outputs = self._run([(ids, s) for s in settings], n, stop)
-        self.last = replace(outputs[0], samples=outputs)
-        return self.last
+        self.last = output = replace(outputs[0], samples=outputs)
+        return output  # `last` may be another thread's by now
 
     def generate_many(
         self,
@@ -250,7 +250,7 @@ class Decoder:
         """
         ids, stop = self.encode(prompt, chat=chat), stop_strings(stop)
         request = self.loop.add(ids, self.settings(stop, len(ids), 0, **sampling))
-        yield from self.follow(request, stop)
+        yield from self.follow(request, Writer(self.tokenizer, stop, request.sampling.seed))
 
     def chat(self) -> Chat:
         """A conversation that keeps its KV cache from turn to turn."""
@@ -268,33 +268,34 @@ class Decoder:
         """
         return encode(self.tokenizer, prompt, vocab_size=self.loop.target.vocab_size, chat=chat)
 
-    def follow(self, request: Request, stop: Stops) -> Generator[Piece, None, None]:
+    def follow(self, request: Request, writer: Writer) -> Generator[Piece, None, None]:
         """Run an open request to its end, piece by piece; closing the generator closes the request.
 
-        It ends early if the request is closed elsewhere.
+        It ends early if the request is closed elsewhere. The writer collects the rounds.
         """
-        writer = Writer(self.tokenizer, stop_strings(stop), request.sampling.seed)
         try:
             while not request.done and request.id in self.loop.open:
                 for round in self.loop.step([request]):
                     writer.add(round)
                 yield from writer.fresh()
         finally:
-            if not request.done:
+            if request.id in self.loop.open:  # maybe done, if an interrupt broke off its last round
                 self.loop.close(request)
-            self.last = writer.output()
-            self.last.samples = [self.last]
+            self.last = output = writer.output()
+            output.samples = [output]
             self._keep()
             release()
         yield from writer.fresh()
         if writer.error is not None:
             raise writer.error
 
-    def _run(self, jobs: Sequence[tuple[list[int], Sampling]], batch: int, stop: Stops) -> list[Output]:
+    def _run(
+        self, jobs: Sequence[tuple[list[int], Sampling]], batch: int, stop: tuple[str, ...]
+    ) -> list[Output]:
         """Decode all jobs, at most `batch` at a time; returns outputs in the order of the jobs."""
         for ids, _ in jobs:
             self.loop.check(len(ids))
-        stop, writers = stop_strings(stop), dict[int, Writer]()
+        writers = dict[int, Writer]()
         waiting, open_ = deque(enumerate(jobs)), dict[int, tuple[Request, Writer]]()
         try:
             while waiting or open_:
@@ -306,8 +307,9 @@ class Decoder:
                 for round in self.loop.step([request for request, _ in open_.values()]):
                     open_[round.request][1].add(round)
                     if round.done:
-                        del open_[round.request]
                         self._keep()
+                # What is gone has ended, or was closed elsewhere.
+                open_ = {key: text for key, text in open_.items() if key in self.loop.open}
         finally:
             for request, _ in open_.values():
                 self.loop.close(request)
@@ -327,13 +329,18 @@ class Decoder:
                 self.state.keep()
 
     def settings(
-        self, stop: Stops, prompt_length: int, sample: int = 0, *, alone: bool = True, **sampling: Any
+        self,
+        stop: tuple[str, ...],
+        prompt_length: int,
+        sample: int = 0,
+        *,
+        alone: bool = True,
+        **sampling: Any,
     ) -> Sampling:
         """The settings of one request: the call's, the model's own, end-of-text tokens and stop strings.
 
         Processors are copied unless the text is `alone`. A sampled text always gets a seed.
         """
-        stop = stop_strings(stop)
         try:
             settings = Sampling(**{"eos": self.eos, **self.defaults, **sampling})
         except TypeError as error:
@@ -349,7 +356,8 @@ class Decoder:
         if settings.processors:
             settings = replace(settings, processors=own_processors(settings.processors, alone=alone))
         if stop:
-            settings = replace(settings, ends=StopStrings(self.tokenizer, stop, prompt_length))
+            strings = StopStrings(self.tokenizer, stop, prompt_length)
+            settings = replace(settings, ends=earliest(settings.ends, strings) if settings.ends else strings)
         return settings
 
 

@@ -77,6 +77,7 @@ class Writer:
         self.pieces: list[Piece] = []
         self.decoded = self.returned = 0  # rounds, pieces
         self.error: Exception | None = None
+        self.finished: Output | None = None
         self.start = self.ended = perf_counter()
 
     def add(self, round: Round) -> None:
@@ -109,7 +110,9 @@ class Writer:
         return pieces
 
     def output(self) -> Output:
-        """Return everything written so far, as a finished text."""
+        """Return everything written so far, as a finished text; later calls return the same."""
+        if self.finished is not None:
+            return self.finished
         stats = Stats.of(self.rounds)
         stats.seconds = self.ended - self.start
         self._decode()
@@ -118,7 +121,7 @@ class Writer:
             arms = Counter(round.arm.name for round in self.rounds)
             arm_counts = ", ".join(f"{name} x{n}" for name, n in arms.most_common())
             LOG.info("request: %d tokens in %d rounds; arms: %s", stats.tokens, len(self.rounds), arm_counts)
-        return Output(
+        self.finished = Output(
             text="".join(p.text for p in self.pieces),
             token_ids=[t for r in self.rounds for t in r.tokens],
             rounds=self.rounds,
@@ -128,6 +131,7 @@ class Writer:
             pieces=self.pieces,
             seed=self.seed,
         )
+        return self.finished
 
 
 def to_html(pieces: Sequence[Piece], closing: str) -> str:

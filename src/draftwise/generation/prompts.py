@@ -7,7 +7,7 @@ from numbers import Integral
 from typing import Any
 
 from ..errors import UserError
-from ..inputs import whole
+from ..inputs import show, whole
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 KINDS = "give text, token ids, or messages with role and content"
@@ -35,14 +35,14 @@ def encode(
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
             (prompt,) = prompt
     if isinstance(prompt, (bytes, Mapping)) or not isinstance(prompt, Iterable):
-        raise UserError(f"a prompt cannot be {_show(prompt)}: {KINDS}")
+        raise UserError(f"a prompt cannot be {show(prompt)}: {KINDS}")
     items = list(prompt)
     if items and isinstance(items[0], Mapping):
         return prompt_ids(tokenizer, items, tools=tools, options=options)
     wrong = [x for x in items if isinstance(x, bool) or not isinstance(x, Integral)]
     if wrong:
         raise UserError(
-            f"a prompt cannot hold {_show(wrong[0])}: {KINDS}; generate_many takes several prompts"
+            f"a prompt cannot hold {show(wrong[0])}: {KINDS}; generate_many takes several prompts"
         )
     ids = [int(token) for token in items]
     if not ids:
@@ -115,16 +115,7 @@ def _apply_template(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **opt
 def _check(messages: Sequence[Mapping[str, Any]]) -> None:
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise UserError(f"a message cannot be {_show(message)}: it needs role and content")
+            raise UserError(f"a message cannot be {show(message)}: it needs role and content")
         if not isinstance(content := message.get("content"), str):
-            raise UserError(f"the content of a message cannot be {_show(content)}: give text")
+            raise UserError(f"the content of a message cannot be {show(content)}: give text")
         whole(content, f"a message of {message['role']!r}")
-
-
-def _show(value: Any) -> str:
-    """Return a short representation of any value."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        text = "what is nested so deeply"
-    return " ".join(text[:60].split()) + ("..." if len(text) > 60 else "")

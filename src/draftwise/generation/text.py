@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from ..core.sampling import Criterion
 from ..errors import UserError
 from ..inputs import whole
 
@@ -123,6 +124,16 @@ class StopStrings:
         else:
             run = []
         return run + window[cut:]
+
+
+def earliest(*ends: Criterion) -> Criterion:
+    """Return a criterion that ends a text where the first of several does."""
+
+    def end(tokens: Sequence[int], start: int) -> int | None:
+        found = [one(tokens, start) for one in ends]
+        return min((kept for kept in found if kept is not None), default=None)
+
+    return end
 
 
 class Detokenizer:

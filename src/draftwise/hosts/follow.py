@@ -20,8 +20,8 @@ from typing import Any
 
 from ..build import assemble, check_drafters
 from ..core.arms import Arm
-from ..core.drafter_pool import EMPTY, DrafterPool
-from ..core.drafts import Draft, Verdict
+from ..core.drafter_pool import DrafterPool
+from ..core.drafts import EMPTY, Draft, Verdict
 from ..core.fault_barrier import UNDECIDED, FaultBarrier
 from ..core.outcomes import Feedback, Outcome, RoundCost
 from ..core.request import Request

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -17,13 +16,10 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args, get_type_hints
 from urllib.parse import parse_qsl
 
-from ..errors import DraftwiseWarning, UserError
+from ..errors import UserError
 
 GROUPS = ("drafters", "policies", "targets")
 NEAR = 0.75  # minimum difflib ratio of a suggested name
-RENAMED = {"relay": "cascade"}
-"""Earlier names of components; they warn, and go with the next version."""
-RENAMED_OPTIONS = {("auto", "relays"): "cascades"}
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -57,8 +53,7 @@ class Within:
 @cache
 def points(group: str) -> dict[str, EntryPoint]:
     """The entry points of a group, by name."""
-    found = entry_points(group=f"draftwise.{group}")
-    return {point.name: point for point in found if point.name not in RENAMED}
+    return {point.name: point for point in entry_points(group=f"draftwise.{group}")}
 
 
 def names(group: str) -> list[str]:
@@ -119,15 +114,7 @@ def parse(text: str) -> Spec:
     options = dict(pairs)
     if len(options) < len(pairs):
         raise UserError(f"{text!r} repeats an option: give each once")
-    return Spec(_renamed(name, RENAMED.get(name)), path, options)
-
-
-def _renamed(old: str, new: str | None) -> str:
-    """Return the present name of a component or option, with a warning if `old` is an earlier one."""
-    if new is None:
-        return old
-    warnings.warn(f"{old!r} is now called {new!r}", DraftwiseWarning, stacklevel=3)
-    return new
+    return Spec(name, path, options)
 
 
 def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -148,8 +135,7 @@ def build(group: str, spec: Spec, *args: Any) -> Any:
     known = options_of(factory)
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
     options = {}
-    for name, value in spec.options.items():
-        key = _renamed(name, RENAMED_OPTIONS.get((spec.name, name)))
+    for key, value in spec.options.items():
         if key not in known:
             choices = f"{meant(key, known)}choose from {', '.join(known)}" if known else "it has none"
             raise UserError(f"{spec.name} has no option {key!r}: {choices}")

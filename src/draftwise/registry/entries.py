@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from ..errors import one_line
 from . import names, point
 
 SOURCE = "Source: "  # the line of a docstring that names paper and reference
@@ -69,13 +70,16 @@ def describe(group: str) -> list[Entry]:
 
 
 def entry(group: str, name: str) -> Entry:
-    """The description of one component.
+    """The description of one component; its `help` says so if it cannot be loaded.
 
     Raises:
         UserError: nothing is registered under this name.
     """
     found = point(group, name)
-    doc, required, options = _written(found) or _imported(found.load())
+    try:
+        doc, required, options = _written(found) or _imported(found.load())
+    except Exception as error:  # a plug-in's fault, which must not hide what else there is
+        doc, required, options = f"Cannot be loaded: {one_line(error)}", [], {}
     help, details, source = _parts(doc)
     if not source and found.dist is not None:
         source = f"{found.dist.name} {found.dist.version}"

@@ -46,9 +46,7 @@ class HFTarget(Prefill):
         self.chains: dict[int, Chain] = {}
         self.reads_trees = False  # not known before the first tree
         self.recorded: dict[tuple[int, ...], HiddenStates] = {}
-        self.latest: PassOutput | None = (
-            None  # of a verification, with hidden states that are not recorded yet
-        )
+        self.latest: PassOutput | None = None  # its hidden states are not recorded yet
         self.guesses: dict[int, tuple[Draft, list[int]]] | None = None
         self.prefixes: PrefixCache | None = None
         self.first_row = 0  # of the latest pass
@@ -84,15 +82,18 @@ class HFTarget(Prefill):
 
     def can_read_trees(self) -> bool:
         """Return whether the model reads trees of drafted tokens; a probe finds out when first asked."""
-        if self.runner.is_exact:
+        try:
+            self._check_trees()
+        except UserError:
             return False
-        if not self.reads_trees:
-            try:
-                check_trees(self.runner, probe=self.probe)
-            except UserError:
-                return False
-            self.reads_trees = True
         return True
+
+    def _check_trees(self) -> None:
+        if self.runner.is_exact:
+            raise UserError("exact=True reads no trees of drafted tokens: use a policy that drafts chains")
+        if not self.reads_trees:
+            check_trees(self.runner, probe=self.probe)
+            self.reads_trees = True
 
     def verify(self, batch: Sequence[tuple[Request, Draft]]) -> list[Scores]:
         """One forward pass over each request's last token and its draft, after a prefill of other new tokens.
@@ -136,11 +137,8 @@ class HFTarget(Prefill):
         for row, (request, draft) in zip(rows, batch, strict=True):
             texts[row] = [*request.tokens[held[row] :], *draft.tokens]
         trees = {row: d.parents for row, (_, d) in zip(rows, batch, strict=True) if not d.is_chain}
-        if trees and self.runner.is_exact:
-            raise UserError("exact=True reads no trees of drafted tokens: use a policy that drafts chains")
-        if trees and not self.reads_trees:
-            check_trees(self.runner, probe=self.probe)
-            self.reads_trees = True
+        if trees:
+            self._check_trees()
         keep = max(map(len, texts)) if n > 1 else 1 + len(batch[0][1].tokens)
         self.began = {request.id: held[row] for row, (request, _) in zip(rows, batch, strict=True)}
         guesses = any(draft.tokens for _, draft in batch)
@@ -169,7 +167,8 @@ class HFTarget(Prefill):
     def _run(self, given: PassInput) -> Tensor:
         self.latest = output = self.runner.forward(given)
         self.info.latest, self.info.is_padded = output.info, self.padded
-        return output.logits
+        # Quantiles are found in float64, which Apple's GPUs do not have.
+        return output.logits.cpu() if output.logits.device.type == "mps" else output.logits
 
     def commit(self, batch: Sequence[tuple[Request, Draft, Verdict]]) -> None:
         """Roll back what was rejected: every row holds its request's committed tokens but the last."""
@@ -216,9 +215,7 @@ class HFTarget(Prefill):
         """Record the hidden states of the committed text, up to its last token but one."""
         assert self.latest is not None  # that of the round
         start, end = self.began[request.id], len(request.tokens) - 1
-        first = (
-            self.runner.cached_lengths[row] - len(draft.tokens) - start
-        )  # the draft's first token in the pass
+        first = self.runner.cached_lengths[row] - len(draft.tokens) - start  # of the draft in the pass
         which: Any = [*range(first), *(first + node for node in path)][: end - start]
         if not path or path[-1] == len(path) - 1:  # a list of indices would make the host wait for a GPU
             which = slice(0, len(which))
