@@ -181,6 +181,15 @@ def test_a_longest_draft_can_be_named() -> None:
     assert usual.lengths == LENGTHS
 
 
+def test_drafts_of_another_engine_may_be_longer_than_its_own() -> None:
+    policy = new("a", lengths=(1, 20))
+    priced(policy.draft_price(0), 0.0)
+    for tokens in (1, 21):
+        policy.pass_prices[0].add(tokens, 0.01)
+        policy.learn(Feedback(0, Decision(2), windows=(Window(0, 2, (1.0,) * 20),) * 50))
+    assert play(policy, {"a": 2.0}).length == 20 and len(policy.values().values) == 3
+
+
 @pytest.mark.parametrize("option", ["length=0", "length=17", "share=1", "cascades=-1"])
 def test_options_out_of_range_are_refused(option: str) -> None:
     with pytest.raises(UserError, match=rf"auto\?{option}"):

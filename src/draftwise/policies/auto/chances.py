@@ -217,7 +217,7 @@ class Calibration:
 
 
 def _logit(p: float) -> float:
-    p = min(max(p, 1e-4), 1.0 - 1e-4)
+    p = min(max(1e-4, p), 1.0 - 1e-4)  # in this order NaN counts as the least: it would stay for good
     return log(p / (1.0 - p))
 
 

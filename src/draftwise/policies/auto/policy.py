@@ -112,7 +112,8 @@ class AutoPolicy:
 
     def __post_init__(self) -> None:
         n = len(self.drafters)
-        self.acceptance = [Acceptance(LENGTHS[-1]) for _ in range(n)]
+        self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
+        self.acceptance = [Acceptance(max(LENGTHS[-1], self.lengths[-1])) for _ in range(n)]
         self.siblings = [Siblings() for _ in range(n)]
         self.calibrations = [Calibration() for _ in range(n)]
         self.drafter_kinds = [0] * n
@@ -120,7 +121,6 @@ class AutoPolicy:
         self.wide = {i: n + at for at, i in enumerate(wide)}
         self.width = max(arm.width for arm in self.arms)
         self._forget_prices()
-        self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
         self.cascades = cascades(self.drafters)
         self.depths = tuple(n for n in self.lengths if n <= DEEPEST)
@@ -464,7 +464,7 @@ class AutoPolicy:
             price = self.draft_price(i, arm.width if i in self.trees else 1)
             start, each = price(batch)
             nodes = max(arm.width if i in self.beside else 1, price.width)
-            more = passes.extra(batch, LENGTHS[-1], nodes)[arm.length]
+            more = self._extra(nodes, self.lengths[-1], batch)[arm.length]
             spent = (start + each * arm.length) / batch + more
             seconds.append(None if isnan(spent) else spent)
             gains.append(self._gain(i, arm, spent, rates))

@@ -239,7 +239,7 @@ class DraftPrice:
     def left_out(self, rounds: float = 1.0) -> None:
         """Count rounds in which this drafter could have drafted, and was not called."""
         self.idle += rounds
-        if self.idle >= self.wait:
+        if self.idle >= self.wait and any(call.readings for call in self.calls):
             self.idle, self.wait = 0.0, min(GROWTH * self.wait, LONGEST_WAIT)
             self.calls, self.untimed = [Line() for _ in BATCH_SIZES], 1
 
