@@ -26,7 +26,7 @@ from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.trees import Tree
 from draftwise.errors import UserError
 from draftwise.models.runner.drafts import TreeLevel
-from draftwise.policies.auto.chances import MEMORY, SIBLINGS, Calibration, Siblings
+from draftwise.policies.auto.chances import CAUGHT, LEAN, MEMORY, Calibration, Siblings
 from draftwise.policies.auto.drafts import DEEPEST, WIDTH, Candidate
 from draftwise.policies.auto.policy import KINDS, TRUSTED, AutoPolicy
 from draftwise.policies.auto.prices import BATCH_SIZES, WAIT, size_class
@@ -391,7 +391,7 @@ def test_the_first_trees_of_a_head_are_trials_and_no_chain_learns_from_their_sig
 
 
 def test_what_siblings_catch_makes_of_a_chain() -> None:
-    lean, share = SIBLINGS
+    lean, share = LEAN[2], CAUGHT
     found = Siblings()
     assert found.survival([0.5, 0.25]) == pytest.approx([0.5 + 0.5 * share, (0.5 + 0.5 * share) ** 2])
     for caught in (True, True, False):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .prices import GROWTH, LONGEST_WAIT, WINDOW
+from .prices import GROWTH, LONGEST_WAIT, WAIT, WINDOW
 
-PAUSE = 128  # rounds of the first pause
+PAUSE = 2 * WINDOW  # rounds of the first pause
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Guard:
         if self.rounds >= WINDOW and self.spent > self.plain > 0.0:
             self.pause, self.penalty = float(self.penalty), min(GROWTH * self.penalty, LONGEST_WAIT)
             self.spent, self.plain, self.rounds, self.least = 0.0, 0.0, 0, 1.0
-        elif self.rounds > 4 * WINDOW:
+        elif self.rounds > WAIT:
             self.penalty = PAUSE
 
 

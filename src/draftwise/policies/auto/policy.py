@@ -43,17 +43,20 @@ class Text:
 
     Attributes:
         contexts: each drafter's context.
-        matched: whether any lookup had a match there.
         read: the tokens of the text that each model has read, of those that have read any.
         written: the tokens of the answer.
         samples: whether its tokens are sampled, as the first round shows.
     """
 
     contexts: list[int]
-    matched: bool = False
     read: dict[int, int] = field(default_factory=dict)
     written: int = 0
     samples: bool = False
+
+    @property
+    def matched(self) -> bool:
+        """Whether any lookup had a match there."""
+        return any(self.contexts)
 
 
 @dataclass(slots=True)
@@ -197,7 +200,7 @@ class AutoPolicy:
             least[share.drafter] = min(share.reading, least.get(share.drafter, share.reading))
         for shares in () if self.padded else offers.values():
             # A trial needs no text that its drafter would have to read first, unless all rows draft anyway.
-            shares[:] = [one for one in shares if not one.trial or one.reading <= 1.5 * least[one.drafter]]
+            shares[:] = [one for one in shares if not one.trial or one.reading <= UNLIKE * least[one.drafter]]
         trees = self._trees(batch) or passes
         planner = Planner(passes, rate, batch, self.padded, self.lengths, widths, calls, trees, self.width)
         self.planned.update(planner.plan(offers))
@@ -263,7 +266,6 @@ class AutoPolicy:
             match_length(hints.get(name, 0.0)) if lookups[i] else 0 for i, name in enumerate(self.drafters)
         ]
         best = max(own, default=0)
-        text.matched = best > 0
         text.contexts = [at if up else best for at, up in zip(own, lookups, strict=True)]
         return text
 

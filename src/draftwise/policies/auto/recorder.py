@@ -119,7 +119,7 @@ class AutoRecorder:
     texts: dict[int, GradingState] = field(default_factory=dict)
     lookups: list[int] = field(default_factory=list)
     models: list[int] = field(default_factory=list)
-    turns: dict[int, float] = field(default_factory=dict)  # rounds since a model was graded
+    last: dict[int, int] = field(default_factory=dict)  # the round in which a model was graded
     total: float = 0.0  # measured seconds
     rounds: int = 0
     guessing: float = 0.0  # seconds of lookups that do not play
@@ -230,9 +230,7 @@ class AutoRecorder:
                     price.width += share * (drafted / depth - price.width)
             count, deepest = len(call.drafts), max(depth for _, depth in call.drafts)
             if isfinite(seconds := sum(call.seconds)):
-                price.add(deepest, call.unread, seconds, n, count)
-            if call.unread > 16 * count + 4 * deepest:
-                reading += price.reading.each * call.unread
+                reading += price.add(deepest, call.unread, seconds, n, count)
         policy.spent(costs, reading)
 
     # -- acceptance ----------------------------------------------------------------------------------
@@ -323,7 +321,7 @@ class AutoRecorder:
         The model that has waited longest is next, new ones before all others. The first grading of a new one
         may take a round, or a small share of all time, and a further one a quarter of a round.
         """
-        due: list[tuple[float, int, list[tuple[int, int]]]] = []
+        due: list[tuple[bool, int, int, list[tuple[int, int]]]] = []
         for i in self.models:
             tested = self.policy.acceptance[i].seen
             new = tested < (ENOUGH if len(pairs) > 1 else 1)
@@ -343,13 +341,11 @@ class AutoRecorder:
                 if not brief and (tested or self.first + least > FIRST_SHARE * self.total):
                     continue
             if ready:
-                due.append((self.turns.get(i, 0.0) + new * 1e9, -i, ready))
+                due.append((new, -self.last.get(i, -1), -i, ready))
         if not due:
             return -1, []
-        for i in self.models:
-            self.turns[i] = self.turns.get(i, 0.0) + 1.0
-        _, i, ready = max(due)
-        self.turns[-i] = 0.0
+        *_, i, ready = max(due)
+        self.last[-i] = self.rounds
         return -i, ready
 
     def _read(self, seen: RoundRecord, i: int) -> int:
