@@ -27,11 +27,14 @@ class Guard:
     penalty: int = PAUSE
     least: float = 1.0
 
-    def allows(self, gain: float, batch: int) -> bool:
-        """Return whether a draft that is expected to gain so many tokens may be made in this round."""
+    def allows(self, gain: float, rounds: float) -> bool:
+        """Return whether a draft that is expected to gain so many tokens may be made in this round.
+
+        `rounds` have passed since the last call: a part of one, where each request of a batch asks.
+        """
         if self.pause <= 0.0:
             return True
-        self.pause -= 1.0 / batch
+        self.pause -= rounds
         return gain > self.least
 
     def add(self, seconds: float, plain: float) -> None:

@@ -230,7 +230,8 @@ class AutoPolicy:
             candidates = [] if best is None else [best]
         if self.rereads and not self.pass_prices[self._place(batch)].usual(batch):
             best = None  # no clean plain pass shows yet what reading again takes
-        paused = not self.guards[self.kind].allows(best.gain if best else 0.0, batch)
+        passed = (1.0 + self.skipping.skipped) / batch if batch > 1 else 1.0
+        paused = not self.guards[self.kind].allows(best.gain if best else 0.0, passed)
         if best is None or paused:
             decision = Decision(self.index[-1, 1, 0])
         else:
