@@ -17,7 +17,7 @@ from draftwise.policies.auto.chances import CONTEXTS, match_length
 from draftwise.policies.auto.drafts import LENGTHS, TAKEN, Candidate
 from draftwise.policies.auto.guard import Guard
 from draftwise.policies.auto.policy import KINDS, TRUSTED, AutoPolicy
-from draftwise.policies.auto.prices import WAIT, DraftPrice, Rate, RoundCosts, size_class
+from draftwise.policies.auto.prices import WAIT, WINDOW, DraftPrice, Rate, RoundCosts, size_class
 from draftwise.policies.catalogue import default, method
 from draftwise.policies.catalogue.auto import team
 from draftwise.state.numbers import restart
@@ -250,6 +250,18 @@ def test_the_length_of_an_answer_is_learned_from_those_that_ended() -> None:
         policy._text(Context(request=request)).written = written
         policy.close(request)
     assert policy.answer == pytest.approx(110.0) and not policy.texts
+
+
+def test_a_text_that_goes_on_has_been_read() -> None:
+    """The next turn of a conversation: else a call that reads what is new would seem to read all of it."""
+    policy = reads()
+    policy._text(Context(request=5)).read[0] = 1000
+    policy.close(5)
+    assert policy._text(Context(request=5)).read == {0: 1000} and not policy._text(Context(request=6)).read
+    for request in range(7, 500):
+        policy._text(Context(request=request)).read[0] = 1000
+        policy.close(request)
+    assert len(policy.closed) == WINDOW, "only the latest may go on"
 
 
 # -- batches ----------------------------------------------------------------------------------------------

@@ -94,6 +94,7 @@ class AutoPolicy:
     skipping: Skipping = field(default_factory=Skipping)
     reasons: list[Reason] | None = None
     texts: dict[int, Text] = field(default_factory=dict)
+    closed: dict[int, dict[int, int]] = field(default_factory=dict)  # `Text.read` of the latest that ended
     planned: dict[int, Candidate | None] = field(default_factory=dict)
     kind: int = 0
     tree_kind: int = -1  # of passes over trees; -1: as those over chains
@@ -261,7 +262,8 @@ class AutoPolicy:
 
         A lookup's context is the length of its match, that of all models the longest match of any lookup.
         """
-        text = self.texts.setdefault(context.request, Text([]))
+        if (text := self.texts.get(context.request)) is None:  # one that goes on was read before
+            text = self.texts[context.request] = Text([], self.closed.pop(context.request, {}))
         hints, lookups = context.hints, self.looks_up
         own = [
             match_length(hints.get(name, 0.0)) if lookups[i] else 0 for i, name in enumerate(self.drafters)
@@ -451,8 +453,12 @@ class AutoPolicy:
         self.doubted = True
 
     def close(self, request: int) -> None:
-        """Forget a request; its length is an example of how long answers are."""
+        """Forget a request but for what models have read of it; its length is one that answers have."""
         text = self.texts.pop(request, None)
+        if text is not None and text.read:
+            self.closed[request] = text.read
+            if len(self.closed) > WINDOW:
+                del self.closed[next(iter(self.closed))]
         if text is not None and text.written:
             self.answer += (0.1 if self.answer else 1.0) * (text.written - self.answer)
 
