@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from math import isfinite, isnan
@@ -205,13 +205,8 @@ class AutoPolicy:
         trees = self._trees(batch) or passes
         planner = Planner(passes, rate, batch, self.padded, self.lengths, widths, calls, trees, self.width)
         self.planned.update(planner.plan(offers))
-        offered = {(one.drafter, 1) for shares in offers.values() for one in shares}
-        offered |= {(i, self.width) for i, _ in offered if i in self.trees}
-        played = {
-            (best.drafter, width) for best in self.planned.values() if best for width in (1, best.width)
-        }
-        for i, width in offered - played:
-            self.draft_price(i, width).left_out(1.0 + self.skipping.skipped)
+        offered = {one.drafter for shares in offers.values() for one in shares}
+        self._leave_out(offered, filter(None, self.planned.values()), 1.0 + self.skipping.skipped)
 
     def choose(self, context: Context, rng: Random) -> Decision:
         batch = context.batch_size
@@ -241,21 +236,21 @@ class AutoPolicy:
             played = self.index[best.drafter, best.width, best.length]
             decision = Decision(played, 1.0, rules(rule, best.prefix_length), best.hand_overs)
         if batch == 1:
-            self._leave_out(text, None if paused else best)
+            offered = {one.drafter for one in candidates} - self.cascades.keys()
+            self._leave_out(offered, () if best is None or paused else (best,))
         if self.reasons is not None:
             arm = self.arms[decision.arm]
             self.reasons.append(Reason(context.position, rate, arm, tuple(candidates), paused))
         return decision
 
-    def _leave_out(self, text: Text, best: Candidate | None) -> None:
-        """Count a round for those that could have drafted in it and did not."""
-        player = self.cascades.get(best.drafter, best.drafter) if best else -1
-        for i, at in enumerate(text.contexts):
-            if i != player and (at or not self.looks_up[i]):
-                self.draft_price(i).left_out()
-        for i in self.trees:
-            if i != player or best is None or not best.is_tree:
-                self.draft_price(i, self.width).left_out()
+    def _leave_out(self, offered: Set[int], played: Iterable[Candidate], rounds: float = 1.0) -> None:
+        """Count rounds for chains and trees that could have been drafted in them and were not."""
+        left = {(i, 1) for i in offered} | {(i, self.width) for i in offered & self.trees}
+        for best in played:
+            i = self.cascades.get(best.drafter, best.drafter)
+            left -= {(i, 1), (i, self.width if best.is_tree else 1)}
+        for i, width in left:
+            self.draft_price(i, width).left_out(rounds)
 
     def _text(self, context: Context) -> Text:
         """Return the state of a request, with its hints of this round.
