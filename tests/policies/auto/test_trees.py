@@ -355,8 +355,12 @@ def test_in_a_batch_trees_have_the_price_of_passes_over_trees_of_that_batch() ->
         policy.pass_prices[eager * len(BATCH_SIZES) + size_class(4)].add(tokens, 40e-3)
     assert widths_of(policy) == {1}
     policy.draft_price(0, WIDTH).width = 2.0
+    prices = policy.pass_prices[eager * len(BATCH_SIZES) + size_class(4)]
+    for tokens in (8, 12, 20, 28) * 20:
+        prices.add(tokens, 40e-3 + 1e-3 * (tokens - 4))
+    policy.beside = policy.trees  # siblings of sampled texts alone
     chain, tree = (policy.values(4).seconds[policy.index[0, width, 2]] or 0.0 for width in (1, WIDTH))
-    assert tree - chain > 20e-3, "what it tells is what it decides by"
+    assert 30e-3 < tree - chain < 36e-3, "two depths of two nodes, and what it tells is what it decides by"
 
 
 @pytest.mark.parametrize("padded", [False, True])

@@ -467,7 +467,7 @@ class AutoPolicy:
             i = self.drafters.index(arm.drafter)
             price = self.draft_price(i, arm.width if i in self.trees else 1)
             start, each = price(batch)
-            nodes = max(arm.width if i in self.beside else 1, price.width)
+            nodes = max(arm.width if i in self.beside - self.trees else 1, price.width)
             more = self._extra(nodes, self.lengths[-1], batch)[arm.length]
             spent = (start + each * arm.length) / batch + more
             seconds.append(None if isnan(spent) else spent)
