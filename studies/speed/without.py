@@ -103,7 +103,7 @@ class AnyToken(Acceptance):
 class NoGuard(Guard):
     """Speculation is never turned off."""
 
-    def allows(self, gain: float, batch: int) -> bool:
+    def allows(self, gain: float, rounds: float) -> bool:
         return True
 
 

@@ -193,8 +193,8 @@ def test_a_lower_probability_is_never_worth_more() -> None:
     assert calibration.slope >= 0.0 and score(calibration, 0.05) <= score(calibration, 0.95)
 
 
-@pytest.mark.parametrize("probability", [0.0, 1.0])
+@pytest.mark.parametrize("probability", [0.0, 1.0, float("nan")])
 def test_no_probability_is_taken_as_certain(probability: float) -> None:
     calibration = Calibration()
-    calibration.learn(probability, 1.0 - probability)
+    calibration.learn(probability, float(probability < 0.5))
     assert 0.0 < score(calibration, probability) < 1.0

@@ -136,7 +136,8 @@ def parts(outcome: Outcome) -> list[Window]:
     """What a cascade's draft after token 7 shows of its model, 0, and of its lookup."""
     policy = AutoPolicy(*team(["lm:a", "ngram", "cascade:lm:a>ngram?match=1"], LENGTHS))
     policy.texts[5] = Text([4, 4, 0])
-    seen: Any = SimpleNamespace(outcome=outcome, request=SimpleNamespace(id=5, tokens=[7, 1, 2, 3]))
+    request = SimpleNamespace(id=5, tokens=[7, 1, 2, 3])
+    seen: Any = SimpleNamespace(outcome=outcome, request=request, tokens=[1])
     windows = AutoRecorder(policy)._parts(2, seen, GradingState(0, at=1))
     assert policy.texts[5].read == ({0: 1} if outcome.prefix_length else {})
     return windows
@@ -160,3 +161,5 @@ def test_the_second_part_is_tested_where_all_of_the_first_is_right(
     assert windows[2:] == ([Window(2, match_length(3.0), second)] if second else [])
     assert parts(Outcome(1, 8, 8, prefix_length=8))[1] == Window(2, TAKEN, (0.0,)), "no lookup took over"
     assert parts(Outcome(1, 0, 0)) == [], "nothing was drafted"
+    ended = parts(Outcome(1, 1, 8, censored=True, prefix_length=2, match=3))
+    assert ended[0].accepts == (1.0,), "the text ended with its first token: the second is not wrong"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
 
-from draftwise.core.arms import Arm
+from draftwise.core.arms import Arm, Context
 from draftwise.core.loop import Loop
 from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.policies.auto.chances import Acceptance
+from draftwise.policies.auto.drafts import LENGTHS
 from draftwise.policies.auto.guard import PAUSE, Guard, Skipping
 from draftwise.policies.auto.policy import AutoPolicy
 from draftwise.policies.auto.prices import WINDOW
 from draftwise.policies.catalogue import method
+from draftwise.policies.catalogue.auto import team
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from tests.cli.conftest import LETTERS, LINE, Sometimes, after
@@ -53,7 +56,17 @@ def test_other_drafts_are_not(seconds: float, plain: float) -> None:
 @pytest.mark.parametrize("batch", [1, 4])
 def test_after_a_pause_of_so_many_passes_drafts_are_tried_again(batch: int) -> None:
     guard, held = judged(1.1), PAUSE * batch
-    assert [guard.allows(0.5, batch) for _ in range(held + 1)] == [False] * held + [True]
+    assert [guard.allows(0.5, 1 / batch) for _ in range(held + 1)] == [False] * held + [True]
+
+
+def test_rounds_that_are_left_out_are_part_of_a_pause() -> None:
+    policy = AutoPolicy(*team(["a"], LENGTHS))
+    policy.guards[0].pause, policy.skipping.skipped = 9.0, 3
+    for request in range(4):
+        policy.choose(Context(request, batch_size=4), Random(0))
+    assert policy.guards[0].pause == 5.0
+    policy.choose(Context(), Random(0))
+    assert policy.guards[0].pause == 4.0, "a request alone is never left out"
 
 
 def test_each_pause_is_four_times_as_long_as_the_one_before_it_up_to_8192() -> None:

@@ -17,7 +17,7 @@ from draftwise.policies.auto.chances import CONTEXTS, match_length
 from draftwise.policies.auto.drafts import LENGTHS, TAKEN, Candidate
 from draftwise.policies.auto.guard import Guard
 from draftwise.policies.auto.policy import KINDS, TRUSTED, AutoPolicy
-from draftwise.policies.auto.prices import WAIT, DraftPrice, Rate, RoundCosts, size_class
+from draftwise.policies.auto.prices import WAIT, WINDOW, DraftPrice, Rate, RoundCosts, size_class
 from draftwise.policies.catalogue import default, method
 from draftwise.policies.catalogue.auto import team
 from draftwise.state.numbers import restart
@@ -181,6 +181,15 @@ def test_a_longest_draft_can_be_named() -> None:
     assert usual.lengths == LENGTHS
 
 
+def test_drafts_of_another_engine_may_be_longer_than_its_own() -> None:
+    policy = new("a", lengths=(1, 20))
+    priced(policy.draft_price(0), 0.0)
+    for tokens in (1, 21):
+        policy.pass_prices[0].add(tokens, 0.01)
+        policy.learn(Feedback(0, Decision(2), windows=(Window(0, 2, (1.0,) * 20),) * 50))
+    assert play(policy, {"a": 2.0}).length == 20 and len(policy.values().values) == 3
+
+
 @pytest.mark.parametrize("option", ["length=0", "length=17", "share=1", "cascades=-1"])
 def test_options_out_of_range_are_refused(option: str) -> None:
     with pytest.raises(UserError, match=rf"auto\?{option}"):
@@ -241,6 +250,18 @@ def test_the_length_of_an_answer_is_learned_from_those_that_ended() -> None:
         policy._text(Context(request=request)).written = written
         policy.close(request)
     assert policy.answer == pytest.approx(110.0) and not policy.texts
+
+
+def test_a_text_that_goes_on_has_been_read() -> None:
+    """The next turn of a conversation: else a call that reads what is new would seem to read all of it."""
+    policy = reads()
+    policy._text(Context(request=5)).read[0] = 1000
+    policy.close(5)
+    assert policy._text(Context(request=5)).read == {0: 1000} and not policy._text(Context(request=6)).read
+    for request in range(7, 500):
+        policy._text(Context(request=request)).read[0] = 1000
+        policy.close(request)
+    assert len(policy.closed) == WINDOW, "only the latest may go on"
 
 
 # -- batches ----------------------------------------------------------------------------------------------

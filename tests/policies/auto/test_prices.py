@@ -240,6 +240,15 @@ def test_a_drafter_that_is_forgotten_is_tried_without_an_untimed_call() -> None:
     assert price.trial == 4 and sum(price(1)) == pytest.approx(0.001, rel=0.2)
 
 
+def test_a_price_that_is_not_known_is_not_forgotten() -> None:
+    """Of a drafter that waits for its first call: that one prepares memory, whenever it is made."""
+    price = DraftPrice()
+    for _ in range(3 * WAIT):
+        price.left_out()
+    called(price, (1, 7.0), times=1)
+    assert price.trial == 1 and all(map(isnan, price(1))) and price.wait == WAIT
+
+
 def test_a_drafter_that_is_worth_a_call_after_its_trial_waits_no_longer_than_at_first() -> None:
     price = called(DraftPrice(), (1, 0.001), times=3)
     for _ in range(WAIT):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,12 +13,13 @@ import pytest
 
 from draftwise.core.arms import Arm, Context, Decision
 from draftwise.core.drafts import Draft
-from draftwise.core.outcomes import Feedback, Grade, Outcome, Window
+from draftwise.core.outcomes import Feedback, Grade, Outcome, RoundCost, Window
 from draftwise.core.request_round import RequestRound
 from draftwise.core.roles import GradeJob, Graders, RoundRecord
 from draftwise.core.sampling import Sampling
 from draftwise.policies.auto.drafts import LENGTHS
-from draftwise.policies.auto.policy import AutoPolicy, Text
+from draftwise.policies.auto.policy import KINDS, AutoPolicy, Text
+from draftwise.policies.auto.prices import Call
 from draftwise.policies.auto.recorder import (
     ENOUGH,
     AutoRecorder,
@@ -255,3 +257,40 @@ def test_a_model_that_was_chosen_and_could_not_draft_waits_to_be_graded(outcome:
     assert state.waiting == ({} if drafted else {0: 1})
     assert state.rounds == [(1, [0], 0 if drafted else -1)]
     assert policy.texts[0].read == ({0: 1} if drafted else {})
+    assert state.graded == ({0: 2} if drafted else {}), "what it drafted itself it need not read again"
+
+
+@pytest.mark.parametrize("is_model", [False, True])
+def test_a_tree_has_no_further_tokens_to_offer_than_it_is_deep(is_model: bool) -> None:
+    """Four nodes, two deep: both that were accepted are all of it."""
+    policy = AutoPolicy(*team(["tree"], LENGTHS))
+    recorder = AutoRecorder(policy, models=[0] * is_model, lookups=[0] * (not is_model))
+    policy.texts[0] = Text([3])
+    seen = record(policy, "tree", Outcome(policy.index[0, 1, 4], 2, 4, asked=4), [1, 2])
+    seen = replace(seen, draft=Draft((7, 8, 9, 10), (-1, -1, 1, 1)))
+    none: Any = None
+    assert recorder._follow(seen, GradingState(0, at=1, end=2), none) == [Window(0, 3, (1.0, 1.0), 1)]
+
+
+def calls(policy: AutoPolicy, arm: str, outcome: Outcome) -> Sequence[Call]:
+    policy.texts[0] = Text([0] * len(policy.drafters))
+    pair = record(policy, arm, outcome, [1, 2]), GradingState(0, at=1, end=2)
+    costs = AutoRecorder(policy, models=[0])._costs([pair])
+    assert costs is not None
+    return costs.calls
+
+
+@pytest.mark.parametrize(("drafted", "seconds", "count"), [(0, 0.0, 0), (0, 1e-3, 1), (1, 1e-3, 1)])
+def test_a_draft_for_which_there_is_no_room_is_no_call(drafted: int, seconds: float, count: int) -> None:
+    """For the last token of a budget no drafter is asked, which is no call that took no time."""
+    outcome = Outcome(1, 0, drafted, 0.01, asked=1, cost=RoundCost(seconds, 0.01, 1 + drafted))
+    assert len(calls(AutoPolicy(*team(["model"], LENGTHS)), "model", outcome)) == count
+
+
+def test_how_a_model_is_run_is_not_told_by_a_cascade() -> None:
+    policy = AutoPolicy(*team(["lm:a", "ngram", "cascade:lm:a>ngram?match=1"], LENGTHS))
+    policy.drafter_kinds[0] = KINDS.index("compiled")
+    arm, cost = policy.index[2, 1, 4], RoundCost(1e-3, 0.01, 5)
+    (call,) = calls(policy, policy.drafters[2], Outcome(arm, 1, 4, prefix_length=2, match=2, cost=cost))
+    assert (call.drafter, call.drafts) == (0, [(2, 2)])
+    assert KINDS[policy.drafter_kinds[0]] == "compiled"

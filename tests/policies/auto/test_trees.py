@@ -26,7 +26,7 @@ from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.trees import Tree
 from draftwise.errors import UserError
 from draftwise.models.runner.drafts import TreeLevel
-from draftwise.policies.auto.chances import MEMORY, SIBLINGS, Calibration, Siblings
+from draftwise.policies.auto.chances import CAUGHT, LEAN, MEMORY, Calibration, Siblings
 from draftwise.policies.auto.drafts import DEEPEST, WIDTH, Candidate
 from draftwise.policies.auto.policy import KINDS, TRUSTED, AutoPolicy
 from draftwise.policies.auto.prices import BATCH_SIZES, WAIT, size_class
@@ -354,6 +354,13 @@ def test_in_a_batch_trees_have_the_price_of_passes_over_trees_of_that_batch() ->
     for tokens in (4, 20):
         policy.pass_prices[eager * len(BATCH_SIZES) + size_class(4)].add(tokens, 40e-3)
     assert widths_of(policy) == {1}
+    policy.draft_price(0, WIDTH).width = 2.0
+    prices = policy.pass_prices[eager * len(BATCH_SIZES) + size_class(4)]
+    for tokens in (8, 12, 20, 28) * 20:
+        prices.add(tokens, 40e-3 + 1e-3 * (tokens - 4))
+    policy.beside = policy.trees  # siblings of sampled texts alone
+    chain, tree = (policy.values(4).seconds[policy.index[0, width, 2]] or 0.0 for width in (1, WIDTH))
+    assert 30e-3 < tree - chain < 36e-3, "two depths of two nodes, and what it tells is what it decides by"
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -388,7 +395,7 @@ def test_the_first_trees_of_a_head_are_trials_and_no_chain_learns_from_their_sig
 
 
 def test_what_siblings_catch_makes_of_a_chain() -> None:
-    lean, share = SIBLINGS
+    lean, share = LEAN[2], CAUGHT
     found = Siblings()
     assert found.survival([0.5, 0.25]) == pytest.approx([0.5 + 0.5 * share, (0.5 + 0.5 * share) ** 2])
     for caught in (True, True, False):

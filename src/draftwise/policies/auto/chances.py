@@ -14,7 +14,7 @@ MATCHES = (0.0, 1.0, 2.0, 3.0, 4.0, 8.0, 16.0)  # the context of a match is the 
 CONTEXTS = len(MATCHES) + 1
 MEMORY = 0.997  # of a count, with each draft of its context
 LEAN = (2.0, 8.0, 4.0)  # tests that lean on one half, on the next shorter match, on a draft's other tokens
-SIBLINGS = (4.0, 0.3)  # misses that lean on this share which another node of a tree catches
+CAUGHT = 0.3  # of a chain's misses, how many another node of a tree catches, as far as is known
 LEAST = 0.02  # chances below this one count as none
 CLASSES = 1024  # of the text's last token: its id modulo this number
 CARRIED = 3.0  # tests of a context that a state file brings at most
@@ -102,8 +102,7 @@ class Acceptance:
 
     def survival(self, context: int) -> Sequence[float]:
         """Return the chances that the first 1, 2, ... tokens are accepted, as far as they count."""
-        if not self.sums:
-            self._total()
+        self._total()
         curve = self.curves[context]
         if curve is None:
             curve = self.curves[context] = self._curve(context)
@@ -140,11 +139,11 @@ class Acceptance:
         """Let what other texts have shown weigh no more than a few tests of each context."""
         self.sums = []
         for counts in zip(self.tested, self.accepted, strict=True):
-            share = min(1.0, CARRIED / max(*counts[0], CARRIED))
+            share = CARRIED / max(*counts[0], CARRIED)
             for row in counts:
                 row[:] = [share * n for n in row]
         for k, expected in enumerate(self.last_expected):
-            share = min(1.0, LEAN[1] / max(expected, LEAN[1]))
+            share = LEAN[1] / max(expected, LEAN[1])
             self.last_accepted[k] *= share
             self.last_expected[k] *= share
 
@@ -163,14 +162,13 @@ class Siblings:
 
     def restart(self) -> None:
         """Let what other texts have shown weigh no more than what the share leans on."""
-        keep = min(1.0, SIBLINGS[0] / max(self.missed, SIBLINGS[0]))
+        keep = LEAN[2] / max(self.missed, LEAN[2])
         self.missed, self.caught = keep * self.missed, keep * self.caught
 
     @property
     def share(self) -> float:
         """The chance that another node is right where the most likely one is not."""
-        lean, share = SIBLINGS
-        return (self.caught + lean * share) / (self.missed + lean)
+        return (self.caught + LEAN[2] * CAUGHT) / (self.missed + LEAN[2])
 
     def beside(self, chain: Sequence[float]) -> Sequence[float]:
         """Return the chances that 1, 2, ... tokens of a chain with siblings, after which nothing comes, are
@@ -217,7 +215,7 @@ class Calibration:
 
 
 def _logit(p: float) -> float:
-    p = min(max(p, 1e-4), 1.0 - 1e-4)
+    p = min(max(1e-4, p), 1.0 - 1e-4)  # in this order NaN counts as the least: it would stay for good
     return log(p / (1.0 - p))
 
 

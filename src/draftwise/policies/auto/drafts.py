@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 
 from ...core.arms import Arm, HandOver, Stop
 from ...specs import cascade_parts, parse_drafter, takes_over
@@ -119,19 +120,16 @@ def cascade(
     hand_overs, longest, tokens, gain = list[HandOver](), n, 0.0, 0.0
     for match in range(1, CONTEXTS):
         sums = [0.0, *accumulate(tails(match))]
-        values = [
-            right * sums[min(room, len(sums) - 1)] - cost for room, cost in zip(rooms, costs, strict=True)
-        ]
-        best = max(range(len(values)), key=values.__getitem__, default=-1)
-        if best < 0 or values[best] <= 0.0:
-            if hand_overs:
-                hand_overs.append(HandOver(LEAST_MATCH[match], 0, going_on < 0.0))
-            continue
-        room, accepted = rooms[best], sums[min(rooms[best], len(sums) - 1)]
-        if not hand_overs:
-            tokens, gain = chance * right * accepted, chance * values[best]
-        hand_overs.append(HandOver(LEAST_MATCH[match], room, accepted - costs[best] > going_on))
-        longest = max(longest, at + room)
+        choices = [(0.0, 0, 0.0, 0.0)]  # what is gained, room, tokens accepted there, their cost
+        for room, cost in zip(rooms, costs, strict=True):
+            accepted = sums[min(room, len(sums) - 1)]
+            choices.append((right * accepted - cost, room, accepted, cost))
+        value, room, accepted, cost = max(choices, key=itemgetter(0))
+        if room and not hand_overs:
+            tokens, gain = chance * right * accepted, chance * value
+        if room or hand_overs:
+            hand_overs.append(HandOver(LEAST_MATCH[match], room, accepted - cost > going_on))
+            longest = max(longest, at + room)
     if not hand_overs:
         return None
     return Candidate(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .prices import GROWTH, LONGEST_WAIT, WINDOW
+from .prices import GROWTH, LONGEST_WAIT, WAIT, WINDOW
 
-PAUSE = 128  # rounds of the first pause
+PAUSE = 2 * WINDOW  # rounds of the first pause
 
 
 @dataclass(slots=True)
@@ -27,11 +27,14 @@ class Guard:
     penalty: int = PAUSE
     least: float = 1.0
 
-    def allows(self, gain: float, batch: int) -> bool:
-        """Return whether a draft that is expected to gain so many tokens may be made in this round."""
+    def allows(self, gain: float, rounds: float) -> bool:
+        """Return whether a draft that is expected to gain so many tokens may be made in this round.
+
+        `rounds` have passed since the last call: a part of one, where each request of a batch asks.
+        """
         if self.pause <= 0.0:
             return True
-        self.pause -= 1.0 / batch
+        self.pause -= rounds
         return gain > self.least
 
     def add(self, seconds: float, plain: float) -> None:
@@ -46,7 +49,7 @@ class Guard:
         if self.rounds >= WINDOW and self.spent > self.plain > 0.0:
             self.pause, self.penalty = float(self.penalty), min(GROWTH * self.penalty, LONGEST_WAIT)
             self.spent, self.plain, self.rounds, self.least = 0.0, 0.0, 0, 1.0
-        elif self.rounds > 4 * WINDOW:
+        elif self.rounds > WAIT:
             self.penalty = PAUSE
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate
 from math import isfinite, isnan
@@ -43,17 +43,20 @@ class Text:
 
     Attributes:
         contexts: each drafter's context.
-        matched: whether any lookup had a match there.
         read: the tokens of the text that each model has read, of those that have read any.
         written: the tokens of the answer.
         samples: whether its tokens are sampled, as the first round shows.
     """
 
     contexts: list[int]
-    matched: bool = False
     read: dict[int, int] = field(default_factory=dict)
     written: int = 0
     samples: bool = False
+
+    @property
+    def matched(self) -> bool:
+        """Whether any lookup had a match there."""
+        return any(self.contexts)
 
 
 @dataclass(slots=True)
@@ -91,6 +94,7 @@ class AutoPolicy:
     skipping: Skipping = field(default_factory=Skipping)
     reasons: list[Reason] | None = None
     texts: dict[int, Text] = field(default_factory=dict)
+    closed: dict[int, dict[int, int]] = field(default_factory=dict)  # `Text.read` of the latest that ended
     planned: dict[int, Candidate | None] = field(default_factory=dict)
     kind: int = 0
     tree_kind: int = -1  # of passes over trees; -1: as those over chains
@@ -112,7 +116,8 @@ class AutoPolicy:
 
     def __post_init__(self) -> None:
         n = len(self.drafters)
-        self.acceptance = [Acceptance(LENGTHS[-1]) for _ in range(n)]
+        self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
+        self.acceptance = [Acceptance(max(LENGTHS[-1], self.lengths[-1])) for _ in range(n)]
         self.siblings = [Siblings() for _ in range(n)]
         self.calibrations = [Calibration() for _ in range(n)]
         self.drafter_kinds = [0] * n
@@ -120,7 +125,6 @@ class AutoPolicy:
         self.wide = {i: n + at for at, i in enumerate(wide)}
         self.width = max(arm.width for arm in self.arms)
         self._forget_prices()
-        self.lengths = tuple(sorted({arm.length for arm in self.arms if arm.length})) or LENGTHS
         number = {name: i for i, name in enumerate(self.drafters)}
         self.cascades = cascades(self.drafters)
         self.depths = tuple(n for n in self.lengths if n <= DEEPEST)
@@ -197,17 +201,12 @@ class AutoPolicy:
             least[share.drafter] = min(share.reading, least.get(share.drafter, share.reading))
         for shares in () if self.padded else offers.values():
             # A trial needs no text that its drafter would have to read first, unless all rows draft anyway.
-            shares[:] = [one for one in shares if not one.trial or one.reading <= 1.5 * least[one.drafter]]
+            shares[:] = [one for one in shares if not one.trial or one.reading <= UNLIKE * least[one.drafter]]
         trees = self._trees(batch) or passes
         planner = Planner(passes, rate, batch, self.padded, self.lengths, widths, calls, trees, self.width)
         self.planned.update(planner.plan(offers))
-        offered = {(one.drafter, 1) for shares in offers.values() for one in shares}
-        offered |= {(i, self.width) for i, _ in offered if i in self.trees}
-        played = {
-            (best.drafter, width) for best in self.planned.values() if best for width in (1, best.width)
-        }
-        for i, width in offered - played:
-            self.draft_price(i, width).left_out(1.0 + self.skipping.skipped)
+        offered = {one.drafter for shares in offers.values() for one in shares}
+        self._leave_out(offered, filter(None, self.planned.values()), 1.0 + self.skipping.skipped)
 
     def choose(self, context: Context, rng: Random) -> Decision:
         batch = context.batch_size
@@ -227,7 +226,8 @@ class AutoPolicy:
             candidates = [] if best is None else [best]
         if self.rereads and not self.pass_prices[self._place(batch)].usual(batch):
             best = None  # no clean plain pass shows yet what reading again takes
-        paused = not self.guards[self.kind].allows(best.gain if best else 0.0, batch)
+        passed = (1.0 + self.skipping.skipped) / batch if batch > 1 else 1.0
+        paused = not self.guards[self.kind].allows(best.gain if best else 0.0, passed)
         if best is None or paused:
             decision = Decision(self.index[-1, 1, 0])
         else:
@@ -236,34 +236,34 @@ class AutoPolicy:
             played = self.index[best.drafter, best.width, best.length]
             decision = Decision(played, 1.0, rules(rule, best.prefix_length), best.hand_overs)
         if batch == 1:
-            self._leave_out(text, None if paused else best)
+            offered = {one.drafter for one in candidates} - self.cascades.keys()
+            self._leave_out(offered, () if best is None or paused else (best,))
         if self.reasons is not None:
             arm = self.arms[decision.arm]
             self.reasons.append(Reason(context.position, rate, arm, tuple(candidates), paused))
         return decision
 
-    def _leave_out(self, text: Text, best: Candidate | None) -> None:
-        """Count a round for those that could have drafted in it and did not."""
-        player = self.cascades.get(best.drafter, best.drafter) if best else -1
-        for i, at in enumerate(text.contexts):
-            if i != player and (at or not self.looks_up[i]):
-                self.draft_price(i).left_out()
-        for i in self.trees:
-            if i != player or best is None or not best.is_tree:
-                self.draft_price(i, self.width).left_out()
+    def _leave_out(self, offered: Set[int], played: Iterable[Candidate], rounds: float = 1.0) -> None:
+        """Count rounds for chains and trees that could have been drafted in them and were not."""
+        left = {(i, 1) for i in offered} | {(i, self.width) for i in offered & self.trees}
+        for best in played:
+            i = self.cascades.get(best.drafter, best.drafter)
+            left -= {(i, 1), (i, self.width if best.is_tree else 1)}
+        for i, width in left:
+            self.draft_price(i, width).left_out(rounds)
 
     def _text(self, context: Context) -> Text:
         """Return the state of a request, with its hints of this round.
 
         A lookup's context is the length of its match, that of all models the longest match of any lookup.
         """
-        text = self.texts.setdefault(context.request, Text([]))
+        if (text := self.texts.get(context.request)) is None:  # one that goes on was read before
+            text = self.texts[context.request] = Text([], self.closed.pop(context.request, {}))
         hints, lookups = context.hints, self.looks_up
         own = [
             match_length(hints.get(name, 0.0)) if lookups[i] else 0 for i, name in enumerate(self.drafters)
         ]
         best = max(own, default=0)
-        text.matched = best > 0
         text.contexts = [at if up else best for at, up in zip(own, lookups, strict=True)]
         return text
 
@@ -448,8 +448,12 @@ class AutoPolicy:
         self.doubted = True
 
     def close(self, request: int) -> None:
-        """Forget a request; its length is an example of how long answers are."""
+        """Forget a request but for what models have read of it; its length is one that answers have."""
         text = self.texts.pop(request, None)
+        if text is not None and text.read:
+            self.closed[request] = text.read
+            if len(self.closed) > WINDOW:
+                del self.closed[next(iter(self.closed))]
         if text is not None and text.written:
             self.answer += (0.1 if self.answer else 1.0) * (text.written - self.answer)
 
@@ -463,8 +467,8 @@ class AutoPolicy:
             i = self.drafters.index(arm.drafter)
             price = self.draft_price(i, arm.width if i in self.trees else 1)
             start, each = price(batch)
-            nodes = max(arm.width if i in self.beside else 1, price.width)
-            more = passes.extra(batch, LENGTHS[-1], nodes)[arm.length]
+            nodes = max(arm.width if i in self.beside - self.trees else 1, price.width)
+            more = self._extra(nodes, self.lengths[-1], batch)[arm.length]
             spent = (start + each * arm.length) / batch + more
             seconds.append(None if isnan(spent) else spent)
             gains.append(self._gain(i, arm, spent, rates))

@@ -19,13 +19,13 @@ UNLIKE = (
     1.5  # times the expected seconds: a first pass that took more prepared kernels, or is another machine's
 )
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
-WAIT = 256  # rounds without a call, after which a drafter is tried again
-GROWTH, LONGEST_WAIT = 4, 8192  # of such rounds each time that a trial fails
+WAIT = 4 * WINDOW  # rounds without a call, after which a drafter is tried again
+GROWTH, LONGEST_WAIT = 4, 128 * WINDOW  # of such rounds each time that a trial fails
 
 
 def size_class(batch: int) -> int:
     """Return the index of a batch's class in `BATCH_SIZES`."""
-    return 0 if batch == 1 else min(bisect_left(BATCH_SIZES, batch), len(BATCH_SIZES) - 1)
+    return min(bisect_left(BATCH_SIZES, batch), len(BATCH_SIZES) - 1)
 
 
 def _within(value: float, usual: float) -> float:
@@ -217,8 +217,11 @@ class DraftPrice:
         calls = round(timed) + (self.untimed > 0 or timed > 0.0)
         return TRIALS[calls] if calls < len(TRIALS) else 0
 
-    def add(self, depth: int, unread: int, seconds: float, batch: int, calls: int) -> None:
-        """Learn one call for so many requests, which first read `unread` tokens of their texts."""
+    def add(self, depth: int, unread: int, seconds: float, batch: int, calls: int) -> float:
+        """Learn one call for so many requests, which first read `unread` tokens of their texts.
+
+        Returns the seconds of reading, if there was more of it than goes with drafts.
+        """
         line, is_priced = self.calls[size_class(batch)], not self.trial
         behind = unread > 16 * calls + 4 * depth  # most of its time may be reading
         if not (self.untimed or any(one.readings for one in self.calls)):
@@ -230,6 +233,7 @@ class DraftPrice:
         self.idle = 0.0
         if is_priced:
             self.wait = WAIT
+        return self.reading.each * unread if behind else 0.0
 
     def read(self, tokens: int, seconds: float) -> None:
         """Learn one pass over text that this drafter had not read."""
@@ -239,7 +243,7 @@ class DraftPrice:
     def left_out(self, rounds: float = 1.0) -> None:
         """Count rounds in which this drafter could have drafted, and was not called."""
         self.idle += rounds
-        if self.idle >= self.wait:
+        if self.idle >= self.wait and any(call.readings for call in self.calls):
             self.idle, self.wait = 0.0, min(GROWTH * self.wait, LONGEST_WAIT)
             self.calls, self.untimed = [Line() for _ in BATCH_SIZES], 1
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from math import isfinite
+from operator import itemgetter
 from typing import TypeAlias
 
 from ...core.arms import Arm
@@ -62,7 +64,7 @@ class GradingState:
         pending: drafts of lookups that are not decided yet.
         rounds: where rounds began, the contexts of all drafters there, and the one that drafted (-1: none).
         probs: the target's probabilities of the tokens from `start` on (with sampling only).
-        graded: by model, the tokens of the text up to which it was graded.
+        graded: by model, the tokens of the text up to which it was graded, or drafted itself.
         waiting: by model, the tokens after these from rounds in which it did not draft.
         windows: what is known after this round.
     """
@@ -117,7 +119,7 @@ class AutoRecorder:
     texts: dict[int, GradingState] = field(default_factory=dict)
     lookups: list[int] = field(default_factory=list)
     models: list[int] = field(default_factory=list)
-    turns: dict[int, float] = field(default_factory=dict)  # rounds since a model was graded
+    last: dict[int, int] = field(default_factory=dict)  # the round in which a model was graded
     total: float = 0.0  # measured seconds
     rounds: int = 0
     guessing: float = 0.0  # seconds of lookups that do not play
@@ -191,23 +193,23 @@ class AutoRecorder:
         """Return what the round and each call of a drafter in it took; None if that is not known."""
         policy, has_tree, calls = self.policy, False, dict[tuple[int, int], Call]()
         for seen, state in pairs:
-            outcome = seen.outcome
+            outcome, cost = seen.outcome, seen.outcome.cost
             arm = policy.arms[outcome.arm]
-            if arm.length and outcome.cost:
+            if arm.length and cost and (outcome.drafted or cost.draft):  # else there was no room for a draft
                 i, drafted, depth = policy.drafters.index(arm.drafter), outcome.drafted, _depth(seen.draft)
                 has_tree |= depth < drafted
                 if i in policy.cascades:  # what its second part adds takes no time
                     i, drafted = policy.cascades[i], outcome.prefix_length
                     depth = drafted
+                else:
+                    policy.drafter_kinds[i] = pass_kind(cost.drafter_kind)
                 width = arm.width if i in policy.trees and not policy.texts[seen.request.id].samples else 1
                 if arm.width > width:
                     drafted = depth  # siblings take no time
-                if (call := calls.get((i, width))) is None:
-                    policy.drafter_kinds[i] = pass_kind(outcome.cost.drafter_kind)
-                    call = calls[i, width] = Call(i, width)
+                call = calls.setdefault((i, width), Call(i, width))
                 unread = 0 if i in self.lookups else state.at - self._read(seen, i)
                 call.drafts.append((drafted, depth))
-                call.seconds.append(outcome.cost.draft)
+                call.seconds.append(cost.draft)
                 call.unread += unread
         cost = pairs[0][0].outcome.cost
         if cost is None:
@@ -228,9 +230,7 @@ class AutoRecorder:
                     price.width += share * (drafted / depth - price.width)
             count, deepest = len(call.drafts), max(depth for _, depth in call.drafts)
             if isfinite(seconds := sum(call.seconds)):
-                price.add(deepest, call.unread, seconds, n, count)
-            if call.unread > 16 * count + 4 * deepest:
-                reading += price.reading.each * call.unread
+                reading += price.add(deepest, call.unread, seconds, n, count)
         policy.spent(costs, reading)
 
     # -- acceptance ----------------------------------------------------------------------------------
@@ -247,11 +247,11 @@ class AutoRecorder:
             if player in policy.cascades:
                 windows = self._parts(player, seen, state)
                 player = policy.cascades[player] if outcome.prefix_length else -1
-            elif player in self.lookups:
+            elif player in self.lookups and seen.draft.is_chain:
                 state.pending.append(PendingDraft(player, contexts[player], seen.draft.tokens, limit, last))
             else:
                 policy.texts[request.id].read[player] = state.at
-                missed = outcome.accepted < min(outcome.drafted, limit)  # a tree has more nodes than depths
+                missed = outcome.accepted < min(_depth(seen.draft), limit)
                 accepts = (1.0,) * outcome.accepted + ((0.0,) if missed else ())
                 if arm.width > 1:
                     accepts = self._first_branch(player, seen)
@@ -269,6 +269,8 @@ class AutoRecorder:
             for i in self.models:
                 if i != player:
                     state.waiting[i] = state.waiting.get(i, 0) + len(seen.tokens)
+                elif not state.waiting.get(i):
+                    state.graded[i] = state.end  # it is known by its draft, and need not read this again
             if not request.sampling.greedy:
                 places = zip(seen.nodes, seen.tokens, strict=True)
                 state.probs += [seen.scores.chance(node, token) for node, token in places]
@@ -282,7 +284,7 @@ class AutoRecorder:
             return []
         text.read[first] = state.at
         decided = _decided(seen) if outcome.censored else outcome.drafted
-        begin = (1.0,) * min(right, length) + ((0.0,) if right < length else ())
+        begin = (1.0,) * min(right, length) + ((0.0,) if right < min(length, decided) else ())
         match = match_length(outcome.match)
         windows = [
             Window(first, text.contexts[first], begin, seen.request.tokens[state.at - 1]),
@@ -319,7 +321,7 @@ class AutoRecorder:
         The model that has waited longest is next, new ones before all others. The first grading of a new one
         may take a round, or a small share of all time, and a further one a quarter of a round.
         """
-        due: list[tuple[float, int, list[tuple[int, int]]]] = []
+        due: list[tuple[bool, int, int, list[tuple[int, int]]]] = []
         for i in self.models:
             tested = self.policy.acceptance[i].seen
             new = tested < (ENOUGH if len(pairs) > 1 else 1)
@@ -339,13 +341,11 @@ class AutoRecorder:
                 if not brief and (tested or self.first + least > FIRST_SHARE * self.total):
                     continue
             if ready:
-                due.append((self.turns.get(i, 0.0) + new * 1e9, -i, ready))
+                due.append((new, -self.last.get(i, -1), -i, ready))
         if not due:
             return -1, []
-        for i in self.models:
-            self.turns[i] = self.turns.get(i, 0.0) + 1.0
-        _, i, ready = max(due)
-        self.turns[-i] = 0.0
+        *_, i, ready = max(due)
+        self.last[-i] = self.rounds
         return -i, ready
 
     def _read(self, seen: RoundRecord, i: int) -> int:
@@ -400,8 +400,8 @@ def _windows(
 ) -> list[Window]:
     """One window for each round in which it did not draft, of those that began at `start` or later."""
     windows, start, text = [], job.start, job.request.tokens
-    for at, contexts, player in rounds:
-        if at >= start and player != i:
+    for at, contexts, player in rounds[bisect_left(rounds, start, key=itemgetter(0)) :]:
+        if player != i:
             accepts = []
             for place, grade in enumerate(grades[at - start : at - start + longest]):
                 accepts.append(grade.at(place)[0])
