@@ -86,9 +86,9 @@ def test_passes_of_all_sizes_are_those_of_the_model(
     assert len(own) == 12, "the model's own code runs in place of the kernels"
 
 
-def test_no_kernel_of_a_cpu_is_made_for_them(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_kernel_of_a_cpu_is_made_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would be compiled, and timed, and is not in the graph."""
-    runner = runner_of(made)
+    runner = ModelRunner(model("llama"))
     runner.device = torch.device("cuda")  # in name only
     monkeypatch.setattr(plans, "own_attention", None)
     assert not plans.blueprint(runner).own_attention
