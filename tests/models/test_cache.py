@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from draftwise.core.drafts import Draft
 from draftwise.core.request import Request
+from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.errors import UserError
@@ -21,7 +23,7 @@ from draftwise.models.runner.executors.eager import Eager
 from draftwise.models.runner.hidden_states import LayerHooks
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import loop_with
+from tests.core.turns import decode_all, loop_with
 from tests.targets.test_hf import prompts
 from tests.targets.test_trees import grown, team, texts_of
 from tests.tiny import model, own_text
@@ -102,6 +104,37 @@ def test_fixed_buffers_never_move_while_texts_come_grow_swap_and_go() -> None:
     assert len(places) == 1 and target.runner.cache.plan.buffers == len(layers)
     target.runner.cache.ready(8, 200, 0)  # a text that outgrows them
     assert target.runner.cache.plan.slots > 128
+
+
+@pytest.mark.parametrize("name", ["llama", "deepseek-sparse"])
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
+def test_a_text_that_finds_no_memory_leaves_the_others_theirs(
+    name: str, order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some tensors have grown for it, the next one cannot: others go on, and later ones begin."""
+    made, calls, allocate = model(name), count(), torch.Tensor.new_zeros
+
+    def limited(like: torch.Tensor, *size: int, **named: Any) -> torch.Tensor:
+        if len(size) == 4 and size[2] > 64 and next(calls) % 5 > 2:
+            raise torch.OutOfMemoryError("out of memory")
+        return allocate(like, *size, **named)
+
+    lengths = ((5, 9), (100, 2), (7, 6))
+    texts = [([(7 * at) % 19 + 2 for at in range(n)], new) for n, new in lengths]
+    own = [own_text(made, *text) for text in texts]
+    monkeypatch.setattr(cache, "FIRST_SLOTS", 16)
+    monkeypatch.setattr(torch.Tensor, "new_zeros", limited)
+    loop = loop_with(HFTarget(made, probe=False), {}, "none")
+    rounds, ids = list[Round](), dict[int, int]()
+    for at in order:
+        prompt, new = texts[at]
+        ids[loop.add(prompt, Sampling(max_new_tokens=new)).id] = at
+        rounds += loop.step()
+    rounds += decode_all(loop)
+    for key, at in ids.items():
+        mine = [round for round in rounds if round.request == key]
+        assert (mine[-1].finish_reason == "error") == (at == 1)
+        assert at == 1 or [token for round in mine for token in round.tokens] == own[at]
 
 
 def test_what_sparse_attention_keeps_counts_as_memory() -> None:

@@ -16,10 +16,11 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.models.compiled.blueprint import Unfit
 from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.cache import RowLayer
 from draftwise.models.runner.drafts import DraftShape
 from draftwise.models.runner.executors import cuda_graphs
 from draftwise.targets.hf import HFTarget
-from tests.core.turns import loop_with, written
+from tests.core.turns import decode_all, loop_with, written
 from tests.recording import agree, assert_alike, call, random_pass, recorder, runners, use_graphs
 from tests.tiny import VOCAB, model, own_text
 
@@ -89,6 +90,26 @@ def test_buffers_stay_where_they_are_while_texts_come_and_go() -> None:
         runner.close(key)
     assert len(places) == 1
     assert executor.captures == 1
+
+
+@pytest.mark.parametrize(("width", "kind"), [(60, "graph"), (70, "eager")])
+def test_graphs_are_given_up_before_the_cache_grows(
+    width: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep the tensors that they read, and there may be no memory for both."""
+    (eager, graphs), kept = runners(model("llama"), 1), list[int]()
+    executor, grow = use_graphs(graphs, call), RowLayer.grow
+    eager.cache.fix(1, 128)
+    agree(graphs, eager, PassInput(0, [[3, 4]], 1))
+    assert executor.graphs
+
+    def watched(layer: RowLayer) -> None:
+        kept.append(len(executor.graphs))
+        grow(layer)
+
+    monkeypatch.setattr(RowLayer, "grow", watched)
+    agree(graphs, eager, PassInput(0, [[at % VOCAB for at in range(width)]], 1), kind)
+    assert kept and not any(kept)
 
 
 def test_graphs_that_are_prepared_beside_an_open_text_leave_it_as_it_is() -> None:
@@ -169,6 +190,21 @@ def test_texts_are_the_models_own_with_a_bad_drafter(batch: int) -> None:
         use_graphs(part.runner, call)
     loop = loop_with(target, {"bad": drafter}, "static-3")
     assert written(loop, prompts, 30, batch) == [own_text(made, prompt, 30) for prompt in prompts]
+
+
+def test_the_last_text_of_a_batch_goes_on_as_graphs() -> None:
+    """Graphs are of the first rows: a text in another one has to move there."""
+    made = model("llama")
+    target = HFTarget(made)
+    use_graphs(target.runner, call)
+    loop = loop_with(target, {}, "none")
+    for prompt, n in (([3, 4], 2), ([5, 6, 7], 9)):
+        loop.add(prompt, Sampling(max_new_tokens=n))
+    kinds, tokens = list[str](), list[int]()
+    for round in decode_all(loop):
+        kinds.append(target.info.latest.kind)
+        tokens += round.tokens if round.request == 1 else ()
+    assert set(kinds) == {"graph"} and tokens == own_text(made, [5, 6, 7], 9)
 
 
 def test_a_model_whose_cache_holds_more_than_keys_and_values_is_refused() -> None:

@@ -82,12 +82,17 @@ def test_a_larger_output_leaves_those_of_earlier_graphs_where_they_are(gpu: Fake
 
 
 def test_a_pool_whose_graphs_are_gone_is_not_used_again(gpu: FakeCuda) -> None:
+    def taking(x: Tensor) -> tuple[Tensor, ...]:
+        gpu.free -= 100
+        return (x,)
+
     capture = DeviceCapture(CPU)
-    replays = [capture(doubled, [torch.ones(n)]) for n in (1, 2)]
+    replays = [capture(taking, [torch.ones(n)]) for n in (1, 2)]
+    assert capture.bytes == 600, "each runs three times"
     replays.clear()
     gc.collect()
-    capture(doubled, [torch.ones(3)])
-    assert gpu.used == [0, 0, 1]
+    replays.append(capture(taking, [torch.ones(3)]))
+    assert gpu.used == [0, 0, 1] and capture.bytes == 300, "nor is its memory counted"
 
 
 def test_what_is_recorded_has_run_with_waits_forbidden(gpu: FakeCuda) -> None:
@@ -124,6 +129,18 @@ def test_without_memory_further_shapes_are_eager_and_captured_ones_go_on(gpu: Fa
     for width, kind in ((2, "graph"), (24, "eager"), (3, "graph"), (33, "eager")):
         agree(graphs, eager, PassInput(0, [[at % VOCAB for at in range(width)]], 1), kind)
     assert "no memory for more" in capturer.state
+
+
+def test_where_the_cache_has_moved_memory_is_looked_for_again(gpu: FakeCuda) -> None:
+    """Graphs of the cache as it was are given up, and so is their memory."""
+    eager, graphs, capturer = captured()
+    gpu.free = 0
+    agree(graphs, eager, PassInput(0, [[at % VOCAB for at in range(24)]], 1), "eager")
+    gpu.free = 8 << 30
+    for runner in (eager, graphs):
+        runner.cache.ready(1, 4096, 0)
+    agree(graphs, eager, PassInput(0, [[3] * 24], 1))
+    assert "no memory for more" not in capturer.state
 
 
 def test_a_kind_of_pass_that_cannot_be_captured_leaves_the_others_their_graphs(gpu: FakeCuda) -> None:

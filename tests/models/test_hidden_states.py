@@ -18,6 +18,7 @@ from tests.targets.test_hf import prompts
 from tests.targets.test_trees import ARMS, team
 from tests.tiny import model, own_text
 
+LONG = [(7 * i) % 19 + 2 for i in range(40)]  # a prompt that another text can share
 NAMES = ["llama", "gpt2", "gpt-neox", "qwen3-window", "gemma3-window", "mistral"]
 
 
@@ -65,10 +66,9 @@ def test_samples_of_one_prompt_share_what_was_read_of_it() -> None:
     reads.hidden_states((-1,))
     policy = Anyone(ARMS)
     loop = Loop(reads, team({}), policy, policy)
-    prompt = [(7 * i) % 19 + 2 for i in range(40)]
-    requests = [loop.add(prompt, Sampling(max_new_tokens=9, temperature=1.0, seed=i)) for i in range(2)]
+    requests = [loop.add(LONG, Sampling(max_new_tokens=9, temperature=1.0, seed=i)) for i in range(2)]
     loop.step()
-    requests.append(loop.add([*prompt, 5, 6], Sampling(max_new_tokens=9, temperature=1.0, seed=9)))
+    requests.append(loop.add([*LONG, 5, 6], Sampling(max_new_tokens=9, temperature=1.0, seed=9)))
     for _ in range(2):
         loop.step()
         for request in requests:
@@ -106,14 +106,15 @@ def test_a_text_that_was_open_before_anyone_asked_is_written_all_the_same() -> N
     reads = HFTarget(made, chunk=8)
     policy = Anyone(ARMS)
     loop = Loop(reads, team({}), policy, policy)
-    before = loop.add([3, 4, 5], Sampling(max_new_tokens=12))
+    before = loop.add(LONG, Sampling(max_new_tokens=12))
     loop.step()
     tap = reads.hidden_states((-1,))
-    after = loop.add([6, 7, 8], Sampling(max_new_tokens=12))
+    after = [loop.add(prompt, Sampling(max_new_tokens=12)) for prompt in ([6, 7, 8], [*LONG, 6])]
     loop.step()
     loop.step()
     assert tap.length(before.id) == 0
-    right(reads, made, after, (-1,))
+    right(reads, made, after[0], (-1,))
+    assert after[1].reused == len(LONG), "what was read of it is shared all the same"
 
 
 def test_layers_that_are_not_there_are_refused() -> None:

@@ -11,6 +11,7 @@ import torch
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.errors import DraftwiseWarning
+from draftwise.models.compiled import blueprint as plans
 from draftwise.models.compiled.blueprint import Unfit
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.executors import capturer as capturing
@@ -83,6 +84,14 @@ def test_passes_of_all_sizes_are_those_of_the_model(
             for runner in (eager, graphs):
                 runner.cached_lengths[row] -= len(given.tokens[row])
     assert len(own) == 12, "the model's own code runs in place of the kernels"
+
+
+def test_no_kernel_of_a_cpu_is_made_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which would be compiled, and timed, and is not in the graph."""
+    runner = ModelRunner(model("llama"))
+    runner.device = torch.device("cuda")  # in name only
+    monkeypatch.setattr(plans, "own_attention", None)
+    assert not plans.blueprint(runner).own_attention
 
 
 def test_exact_passes_use_them(made: Any, kernels: InductorKernels) -> None:

@@ -82,7 +82,9 @@ def test_loading_is_silent_and_leaves_settings_as_they_were(
     assert (hf.utils.logging.get_verbosity(), hf.utils.logging.is_progress_bar_enabled()) == before
 
 
-@pytest.mark.parametrize("name", ["zoo:nothing", "./nowhere", "a/b/c", "", "no such model", __file__])
+@pytest.mark.parametrize(
+    "name", ["zoo:nothing", "./nowhere", "a/b/c", "", "no such model", "~no-such-user/model", __file__]
+)
 def test_names_that_cannot_be_models(name: str) -> None:
     assert repr(name) in refused(name)
     assert [resolve(one) for one in ("gpt2", "Qwen/Qwen3-0.6B")] == ["gpt2", "Qwen/Qwen3-0.6B"]

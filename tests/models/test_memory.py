@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -91,6 +93,19 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\x05\0\0\0\0\0\0\0nope!")
     with pytest.raises(UserError, match="download it again"):
         footprint(tmp_path)
+
+
+def test_a_data_set_of_a_models_name_hides_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def downloaded(kind: str, *dates: float) -> Any:
+        revisions = [SimpleNamespace(last_modified=at, snapshot_path=Path(f"{kind}{at}")) for at in dates]
+        return SimpleNamespace(repo_id="some/name", repo_type=kind, revisions=revisions)
+
+    repos = [downloaded("model", 1, 3, 2), downloaded("dataset", 4)]
+    for found in (repos, repos[::-1]):
+        monkeypatch.setattr(
+            "huggingface_hub.scan_cache_dir", lambda found=found: SimpleNamespace(repos=found)
+        )
+        assert hub.cached_models() == {"some/name": Path("model3")}
 
 
 @pytest.mark.parametrize(

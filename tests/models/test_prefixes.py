@@ -35,13 +35,16 @@ def add(tree: PrefixTree, tokens: list[int], mark: int = 0) -> list[tuple[int, i
 
 def size(tree: PrefixTree) -> int:
     """Bytes of all pieces below the roots, counted afresh."""
-    waiting: list[Node] = list(tree.roots.values())
-    total = 0
+    return sum(piece.bytes for piece in below(tree))
+
+
+def below(tree: PrefixTree) -> list[Node]:
+    waiting = [piece for root in tree.roots.values() for piece in root.below.values()]
+    found: list[Node] = []
     while waiting:
-        piece = waiting.pop()
-        total += piece.bytes
-        waiting += piece.below.values()
-    return total
+        found.append(waiting.pop())
+        waiting += found[-1].below.values()
+    return found
 
 
 def test_a_common_beginning_is_kept_once() -> None:
@@ -101,14 +104,5 @@ def test_whatever_is_found_is_what_was_kept(seed: int) -> None:
         assert found == text[: len(found)]
         add(tree, text)
         assert whole.bytes == size(tree) <= whole.limit
-        assert set(whole.nodes) == set(_below(tree))
+        assert set(whole.nodes) == set(below(tree))
     assert any(kept(tree, text) for text in texts)
-
-
-def _below(tree: PrefixTree) -> list[Node]:
-    waiting = [piece for root in tree.roots.values() for piece in root.below.values()]
-    found: list[Node] = []
-    while waiting:
-        found.append(waiting.pop())
-        waiting += found[-1].below.values()
-    return found

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from draftwise.models.runner import ModelRunner, PassInput, PassOutput
+from draftwise.models.runner.masks import BANDED, Masks
 from draftwise.models.runner.passes import Executor, PreparedPass
 from draftwise.models.runner.positions import Rope
 from draftwise.models.runner.runner import keeps_by_index
+from draftwise.models.runner.traits import View
 from tests.tiny import VOCAB, model
 
 
@@ -186,6 +188,32 @@ def test_an_idle_cache_is_reused_if_it_is_small_and_clean(monkeypatch: pytest.Mo
     monkeypatch.setattr("draftwise.models.runner.cache.KEPT", rows.cache.bytes - 1)
     rows.close(1)
     assert rows.cache.bytes == 0
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_text_that_overflowed_spoils_none_that_gets_its_row(is_moved: bool) -> None:
+    """While others are open: a slot that a mask hides counts 0 times what it holds, and NaN stays NaN."""
+    made = model("llama")
+    rows, texts = opened(made, 3), [[3, 4], [5, 6, 7, 8], [9, 10]]
+    rows.forward(PassInput(0, texts, 1))
+    for held in rows.cache.rows[0].tensors:
+        held[0] = torch.nan
+    rows.close(0)
+    if is_moved:
+        assert rows.move_to_front([2, 1]) == [0, 1]
+        text, new = texts[2], [11]
+    else:
+        rows.open(3)
+        text, new = [], [11, 12, 13]
+    got = rows.forward(PassInput(0, [new, [11]], len(new))).logits[0, -1]
+    torch.testing.assert_close(got, alone(made, [*text, *new])[-1])
+
+
+def test_masks_that_are_kept_stay_small_after_a_long_text() -> None:
+    masks = Masks(View(), 1 << 24, torch.float32, torch.device("cpu"))
+    band = masks.band(3, 5, torch.arange(100_000))
+    assert band[0, 0].tolist() == [[0.0] * (3 + at) + [band.min().item()] * (2 - at) for at in range(3)]
+    assert band.untyped_storage().nbytes() <= 3 * BANDED[1] * 4
 
 
 def test_rows_are_moved_to_the_front_with_their_texts() -> None:

@@ -210,6 +210,15 @@ def test_a_learner_of_a_plug_in_is_merged_by_its_own_rules(tmp_path: Path) -> No
     assert both["means"] == pytest.approx([s / n for s, n in zip(both["sums"], both["counts"], strict=True)])
 
 
+def test_what_the_result_replaces_does_not_count_again(tmp_path: Path) -> None:
+    """Files are merged every night into the same one, or into the first of them."""
+    paths, (one, two) = own_files(tmp_path)
+    expected = [a + b for a, b in zip(one.counts, two.counts, strict=True)]
+    for out in (tmp_path / "both.json", tmp_path / "both.json", paths[0]):
+        merge_files(paths, out, new_policy=own)
+        assert numbers(out)["shared"]["counts"] == expected
+
+
 def merge(files: Sequence[Path], out: Path) -> dict[str, Any]:
     """As the command does."""
     return merge_files(files, out, new_policy=lambda name, drafters: method(name, drafters).policy)

@@ -30,6 +30,7 @@ from draftwise.policies.learners.linucb import LinUCB
 from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, SlidingWindowUCB
 from draftwise.state import file as statefile
+from draftwise.state import numbers
 from draftwise.state.file import StateFile, StateWarning, usable
 from draftwise.state.learned import LEARNED
 from draftwise.state.numbers import dump, load
@@ -500,6 +501,7 @@ def test_a_path_that_cannot_hold_a_file_is_refused(path: Path) -> None:
         (path.parent / "nowhere" / "state.json", "no folder"),
         (path / "state.json", "no folder"),
         (Path(os.devnull), "no plain file"),
+        (Path("~no-such-user/state.json"), "no folder"),
     ]:
         with pytest.raises(UserError, match=said) as refused:
             usable(wrong)
@@ -559,11 +561,18 @@ def test_what_a_plug_in_holds_or_annotates_costs_no_text(tmp_path: Path) -> None
     with pytest.warns(StateWarning, match="is learned, and no number"):
         file.keep()
     made.mean = 1.0
-    Counting.__annotations__["mean"] = "Nowhere"
+    vague = (
+        ("Nowhere", "a field whose type cannot be found"),
+        ("list", r"mean is declared as list, without"),
+    )
     try:
-        with pytest.warns(StateWarning, match="a field whose type cannot be found"):
-            file.keep()
+        for kind, said in vague:
+            Counting.__annotations__["mean"] = kind
+            numbers._hints.cache_clear()
+            with pytest.warns(StateWarning, match=said):
+                file.keep()
     finally:
         Counting.__annotations__["mean"] = "float"
+        numbers._hints.cache_clear()
     file.keep()
     assert file.load()

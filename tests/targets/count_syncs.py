@@ -8,6 +8,7 @@ from draftwise.core.request_round import unfailed
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.models.runner import PassInput
 from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import loop_with
@@ -67,6 +68,19 @@ def counted(name: str, sampling: Sampling, batch: int) -> dict[str, float]:
     return {f"{kind} {at}": n / ROUNDS for (kind, at), n in device.seen.items()}
 
 
+def moved_rows() -> dict[str, float]:
+    """Waits where two rows change places, and where the accepted nodes of a tree get their slots."""
+    with StubDevice() as device:
+        runner = HFTarget(eager(0), probe=False).runner
+        for key in (0, 1):
+            runner.open(key)
+        runner.forward(PassInput(0, [[3, 4, 5], [6, 7]], 1))
+        device.seen.clear()
+        runner.move_to_front([1])
+        runner.cache.move([(0, 1, 0)], runner.device)
+    return {f"{kind} {at}": float(n) for (kind, at), n in device.seen.items()}
+
+
 def all_counts() -> dict[str, dict[str, float]]:
     """Waits a round, by kind and place, of every decoding, drafter and size of batch."""
     found = {}
@@ -76,4 +90,4 @@ def all_counts() -> dict[str, dict[str, float]]:
             for name in POLICIES:
                 how = "sampled" if temperature else "greedy"
                 found[f"{how} {name} {batch}"] = counted(name, sampling, batch)
-    return found
+    return found | {"rows": moved_rows()}

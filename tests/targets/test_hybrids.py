@@ -17,6 +17,7 @@ from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.models.probe.small import VOCAB, spread
+from draftwise.models.runner import PassInput
 from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.runner.recurrent import StateCache, in_modules, put
 from draftwise.models.runner.states import StateRunner
@@ -53,6 +54,15 @@ def said(name: str, drafters: str, batch: int) -> tuple[str, str]:
     team = {"good": Guesser(truth, 0.15), "bad": Guesser(truth, 1.0)}
     arms = [Arm(one, length) for one in drafters.split() for length in ((0,) if one == "none" else (2, 5))]
     return run(model(name), dict(truth), PROMPTS if batch > 1 else PROMPTS[1:3], team, arms, batch)
+
+
+@torch.inference_mode()
+def test_the_logits_of_a_pass_are_not_kept() -> None:
+    """Those of a long prompt would double what the next one takes."""
+    rows = StateRunner(model("bamba"))
+    rows.open(0)
+    rows.forward(PassInput(0, [[5, 9, 17]], 3))
+    assert rows._blank.untyped_storage().nbytes() == 0
 
 
 @pytest.mark.parametrize("batch", [1, 4])

@@ -70,12 +70,11 @@ def cached_models() -> dict[str, Path]:
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     try:
-        repos = scan_cache_dir().repos
+        repos = [r for r in scan_cache_dir().repos if r.repo_type == "model" and r.revisions]
     except CacheNotFound:
         return {}
-    newest = {r.repo_id: max(r.revisions, key=lambda one: one.last_modified) for r in repos if r.revisions}
-    kinds = {r.repo_id: r.repo_type for r in repos}
-    return {name: one.snapshot_path for name, one in sorted(newest.items()) if kinds[name] == "model"}
+    newest = {r.repo_id: max(r.revisions, key=lambda one: one.last_modified) for r in repos}
+    return {name: one.snapshot_path for name, one in sorted(newest.items())}
 
 
 SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([BbMm])(?![\w])")

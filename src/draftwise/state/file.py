@@ -42,7 +42,7 @@ def usable(path: str | Path) -> Path:
     """
     if "\0" in str(path):
         raise UserError(f"state file {str(path)!r} has a null byte: name a file without")
-    full = Path(os.path.realpath(Path(path).expanduser()))
+    full = Path(os.path.realpath(os.path.expanduser(path)))
     if (full.exists() and not full.is_file()) or not full.parent.is_dir():
         reason = "is no plain file" if full.exists() else f"would be in {full.parent}, which is no folder"
         raise UserError(f"state file {path} {reason}: name a file in a folder that exists")
@@ -124,6 +124,13 @@ class StateFile:
             UserError: it cannot be written, there is a file that `load` would reject, or nothing to save.
         """
         self.adopt(self.exchange(self.taken()))
+
+    def overwrite(self) -> None:
+        """Write what the policy has learned in place of what the file holds; errors are those of `save`."""
+        with self._explained("written"):
+            if self.path.exists():
+                self._written = self._read()
+        self.save()
 
     def keep(self) -> bool:
         """Save; return False after an error, which is a `StateWarning` issued once and costs no text."""

@@ -19,8 +19,8 @@ NewPolicy = Callable[[str, Sequence[str]], Policy]
 def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy) -> dict[str, Any]:
     """Merge the state files of one policy, target and drafters, and write the result to `out`.
 
-    Each learned field is merged by the rule that it declares (see `learned`). Returns the policy's name and
-    the files.
+    What `out` holds is replaced; it may be one of the files. Each learned field is merged by the rule that it
+    declares (see `learned`). Returns the policy's name and the files.
 
     Raises:
         UserError: fewer than two files, files of different policies, targets, drafters or arms, a policy
@@ -46,7 +46,7 @@ def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy
     parts = [_load(state_file(file)) for file in files]
     fresh = state_file(out)
     combine(fresh.policy, parts)
-    fresh.save()
+    fresh.overwrite()
     return {"policy": header["policy"], "files": [str(file) for file in files], "out": str(out)}
 
 

@@ -124,6 +124,8 @@ def _decode(saved: Any, blank: Any, hint: Any, where: str) -> Any:
         return _decode(saved, blank, next(k for k in inner if k is not type(None)), where)
     if kind in (bool, int, float):
         return _number(saved, kind, where)
+    if kind in (dict, Mapping, list, tuple) and not inner:
+        _refuse(where, f"is declared as {kind.__name__}, without the type of what it holds")
     if kind in (dict, Mapping):
         return _mapping(saved, blank, inner, where)
     if kind not in (list, tuple) or not isinstance(saved, list):

@@ -161,6 +161,8 @@ class HFTarget(Prefill):
         row = runner.request_ids.index(request.id)
         if runner.cached_lengths[row] != start or start + n >= self.trained:
             return None
+        if row and runner.executor.is_bound:  # its graphs are of the first rows
+            return None
         self.began, self.first_row = {request.id: start}, row
         return self._run(PassInput(row, [[request.tokens[start], *draft.tokens]], 1 + n))
 

@@ -72,6 +72,9 @@ def test_a_model_that_is_wrong_in_batches_is_read_one_by_one(monkeypatch: pytest
     assert rows_of(made, probe=False).together
     monkeypatch.setenv("DRAFTWISE_PROBE", "0")
     assert rows_of(made).together
+    monkeypatch.setenv("DRAFTWISE_PROBE", "off")
+    with pytest.raises(UserError, match="DRAFTWISE_PROBE='off': give 0 or 1"):
+        rows_of(made)
 
 
 def test_what_was_found_is_kept_by_what_decides_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

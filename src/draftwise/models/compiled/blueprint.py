@@ -120,7 +120,7 @@ def blueprint(runner: ModelRunner) -> Blueprint:
         model=(type(model).__module__, type(model).__qualname__),
         config=json.loads(json.dumps(config, default=str)),
         attention=str(model.config.get_text_config(decoder=True)._attn_implementation),
-        own_attention=own_attention(model, layers, exact=runner.is_exact),
+        own_attention=runner.device.type == "cpu" and own_attention(model, layers, exact=runner.is_exact),
         dtype=str(model.dtype),
         tensors={name: (list(t.shape), str(t.dtype)) for name, t in named},
         small={name: t.detach().double().flatten().tolist() for name, t in named if t.numel() <= SMALL},

@@ -125,7 +125,14 @@ def check_trees(runner: ModelRunner, *, probe: bool = True) -> None:
 
 
 def wanted(asked: bool) -> bool:
-    return asked and os.environ.get("DRAFTWISE_PROBE", "1") != "0"
+    """Return whether to probe: as asked, unless the environment says no.
+
+    Raises:
+        UserError: the environment's DRAFTWISE_PROBE is neither 0 nor 1.
+    """
+    if (usual := os.environ.get("DRAFTWISE_PROBE") or "1") not in ("0", "1"):
+        raise UserError(f"DRAFTWISE_PROBE={usual!r}: give 0 or 1")
+    return asked and usual == "1"
 
 
 def _verdict(runner: ModelRunner, *, drafts: bool) -> Verdict:

@@ -31,7 +31,7 @@ class Plan:
     0 to `total` (exclusive). If `even`, all rows write from slot `start` on, otherwise to the slots `at`,
     shape (rows, width). `capacity` and `slots` are to be allocated, `most` may finally be needed. In a `tree`
     slots are no positions. `buffers` counts how often any layer's tensors were replaced; `is_fixed`: they are
-    not given up while no text is open."""
+    not given up while no text is open; `is_torn`: a layer found no memory to grow, after others had grown."""
 
     first: int = 0
     last: int = 1
@@ -45,6 +45,7 @@ class Plan:
     tree: bool = False
     buffers: int = 0
     is_fixed: bool = False
+    is_torn: bool = False
     at: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, 0), np.int64))
     index: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict)
 
@@ -124,9 +125,9 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
 
         Returns the states of all visible slots, shape (rows, heads, total, size).
         """
-        held = self.more.get(name)
-        if held is None:
-            held = states.new_zeros(0, states.shape[1], 0, states.shape[3])
+        if name not in self.more:
+            self.more[name] = states.new_zeros(0, states.shape[1], 0, states.shape[3])
+        held = self.more[name]
         if self._is_small(held):
             held = self.more[name] = self._grown(held)
         return self._write(held, states)
@@ -161,9 +162,23 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
     def _grown(self, held: Tensor) -> Tensor:
         """The contents in a larger tensor, filled with zeros: a NaN would spread even from masked slots."""
         rows, heads, slots, size = held.shape
+        self.plan.is_torn = True
         grown = held.new_zeros(max(self.plan.capacity, rows), heads, max(self.plan.slots, slots), size)
         grown[:rows, :, :slots] = held
+        self.plan.is_torn = False
         return grown
+
+    def shrink(self, rows: int, slots: int) -> None:
+        """Keep only the first rows and slots, in tensors of that size."""
+
+        def cut(held: Tensor) -> Tensor:
+            is_larger = held.shape[0] > rows or held.shape[2] > slots
+            return held[:rows, :, :slots].clone(memory_format=torch.contiguous_format) if is_larger else held
+
+        if self.is_initialized:
+            self.keys, self.values = cut(self.keys), cut(self.values)
+        self.more = {name: cut(held) for name, held in self.more.items()}
+        self.plan.buffers += 1
 
     @property
     def named(self) -> dict[str, Tensor]:
@@ -189,11 +204,11 @@ class RowCache(Cache):
     """The layers of one model, which share one plan.
 
     The first `depth` layers exist from the start, for models that access a layer directly; others are added
-    when they first write.
+    when they first write. `lengths` are those of its rows at any time.
     """
 
-    def __init__(self, depth: int = 0) -> None:
-        self.plan = Plan()
+    def __init__(self, depth: int = 0, lengths: Sequence[int] = ()) -> None:
+        self.plan, self.lengths = Plan(), lengths
         self.counted = False
         self.slices: tuple[tuple[int, ...], list[Tensor]] | None = None  # of the latest compiled pass
         self._rows = [RowLayer(self.plan) for _ in range(depth)]
@@ -243,19 +258,29 @@ class RowCache(Cache):
         return plan.total
 
     @torch.inference_mode()
+    def erase(self, row: int) -> None:
+        """Fill a row that is free with zeros: a NaN would spread to its next text, even from masked slots."""
+        for layer in self._rows:
+            for held in layer.tensors:
+                held[row : row + 1].zero_()
+
+    @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:
         for held in self._tensors(max(source, destination)):
             held[destination, :, :length] = held[source, :, :length]
 
     @torch.inference_mode()
     def swap_rows(self, a: int, b: int, length: int) -> None:
-        for held in self._tensors(max(a, b)):
-            held[[a, b], :, :length] = held[[b, a], :, :length]
+        for held in self._tensors(max(a, b)):  # a list of rows would make the host wait for a GPU
+            one, other = held[a, :, :length], held[b, :, :length]
+            before = one.clone()
+            one.copy_(other)
+            other.copy_(before)
 
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int, int]], device: torch.device) -> None:
         """Copy slots within their rows: (row, source, destination) each; sources are read first."""
-        each = torch.from_numpy(np.asarray(moves).T.copy()).to(device)
+        each = torch.from_numpy(np.asarray(moves).T.copy()).to(device, non_blocking=True)
         for held in self._tensors(0):
             row, source, destination = each.to(held.device)
             held[row, :, destination] = held[row, :, source]
@@ -290,8 +315,24 @@ class RowCache(Cache):
         return self._rows[at]
 
     def _reserve(self, rows: int) -> None:
+        if self.plan.is_torn:
+            self._mend()
         if rows > self.plan.capacity:
             self.plan.capacity = 1 << (rows - 1).bit_length()
+
+    @torch.inference_mode()
+    def _mend(self) -> None:
+        """Take back a growth that not all layers found memory for: texts that need none of it continue.
+
+        Where none has been read, a layer may have found no memory for its first tensors: then all give theirs
+        up.
+        """
+        plan, is_empty = self.plan, not any(self.lengths)
+        shapes = [held.shape for layer in self._rows for held in layer.tensors if is_empty or len(held)]
+        plan.capacity, plan.slots = (min(shape[at] for shape in shapes) for at in (0, 2))
+        for layer in self._rows:
+            layer.shrink(plan.capacity, plan.slots)
+        plan.is_torn = False
 
     @torch.inference_mode()
     def clear(self) -> bool:

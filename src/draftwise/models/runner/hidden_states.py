@@ -62,9 +62,13 @@ class HiddenStates:
 
     @torch.inference_mode()
     def share(self, request_id: int, other: int, length: int) -> None:
-        """Copy the first positions of another text, whose tokens must be the same there."""
-        self._texts[request_id] = self._texts[other][: max(LEAST, length)].clone()
-        self._lengths[request_id] = length
+        """Copy the first positions of another text, whose tokens must be the same there.
+
+        A text that was open before recording began has none.
+        """
+        if 0 < length <= self.length(other):
+            self._texts[request_id] = self._texts[other][: max(LEAST, length)].clone()
+            self._lengths[request_id] = length
 
     def close(self, request_id: int) -> None:
         self._texts.pop(request_id, None)
@@ -99,7 +103,7 @@ class LayerHooks:
         body = model.get_decoder()
         depth = int(model.config.get_text_config(decoder=True).num_hidden_layers)
         wrong = next((layer for layer in layers if not -1 <= layer < depth), None)
-        if wrong is not None or not layers:
+        if wrong is not None:
             raise UserError(
                 f"layer {wrong}: this target has the layers 0 to {depth - 1}, and -1 for the last"
             )

@@ -31,6 +31,7 @@ class Masks:
 
     def band(self, width: int, total: int, positions: Tensor) -> Tensor:
         """The mask of even rows without windows: a view of a mask that is made once per width."""
+        positions = positions[: BANDED[1]]
         if width not in self._bands or self._bands[width].shape[-1] < total:
             at = positions[-width:]
             self._bands[width] = self._additive(positions > at[:, None])[None, None]

@@ -43,9 +43,9 @@ class StateLayer(LinearAttentionLayer, RowLayer):  # type: ignore[no-untyped-cal
 class StateCache(RowCache):
     """A cache with a state layer wherever Transformers' own cache has one."""
 
-    def __init__(self, text: Any, depth: int) -> None:
+    def __init__(self, text: Any, depth: int, lengths: Sequence[int] = ()) -> None:
         layers = own_layers(text)
-        super().__init__(max(depth, len(layers)))
+        super().__init__(max(depth, len(layers)), lengths)
         for at, layer in enumerate(layers):
             if isinstance(layer, LinearAttentionCacheLayerMixin):
                 self._rows[at] = StateLayer(self.plan, layer.number_of_states)

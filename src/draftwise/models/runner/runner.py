@@ -52,6 +52,7 @@ class ModelRunner:
         self.device: torch.device = model.get_input_embeddings().weight.device
         self.dtype: torch.dtype = model.dtype
         self.config = model.config.get_text_config(decoder=True)
+        self.depth = int(getattr(self.config, "num_hidden_layers", None) or 0)
         self.traits = traits = traits or ask(model)
         self.masks = Masks(traits.views, traits.all_of, self.dtype, self.device)
         self.rope = traits.rope
@@ -81,7 +82,7 @@ class ModelRunner:
         return Eager()
 
     def _new_cache(self) -> RowCache:
-        cache = RowCache(int(getattr(self.config, "num_hidden_layers", None) or 0))
+        cache = RowCache(self.depth, self.cached_lengths)
         if self.executor.buffers:
             cache.fix(*self.executor.buffers)
         return cache
@@ -107,7 +108,9 @@ class ModelRunner:
             while self.request_ids and self.request_ids[-1] == FREE:
                 self.request_ids.pop()
                 self.cached_lengths.pop()
-            if not self.request_ids and not self.cache.clear():
+            if self.request_ids:
+                self.cache.erase(row)
+            elif not self.cache.clear():
                 self.cache = self._new_cache()
 
     def has_changed(self) -> bool:
@@ -356,6 +359,7 @@ class ModelRunner:
     def _exchange(self, a: int, b: int) -> None:
         if self.request_ids[a] == FREE:
             self.cache.copy_row(b, a, self.cached_lengths[b])
+            self.cache.erase(b)
         else:
             self.cache.swap_rows(a, b, max(self.cached_lengths[a], self.cached_lengths[b]))
         for column in (self.request_ids, self.cached_lengths):

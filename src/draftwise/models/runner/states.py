@@ -96,7 +96,7 @@ class StateRunner(ModelRunner):
             self._own = in_modules(self.model)
 
     def _new_cache(self) -> RowCache:
-        cache = StateCache(self.config, int(getattr(self.config, "num_hidden_layers", None) or 0))
+        cache = StateCache(self.config, self.depth, self.cached_lengths)
         self._layers = [Place(layer, layer.fresh) for layer in states_of(cache)]
         return cache
 
@@ -272,7 +272,7 @@ class Carrying(Eager):
             out = runner.model(input_ids=prepared.ids, use_cache=True, **arguments)
         if runner.carried:
             runner.box.held = cache_in(out) if runner.carried in NAMES else out[runner.carried]
-        runner._blank = out.logits[:, :0]
+        runner._blank = out.logits.new_empty(1, 0, out.logits.shape[-1])  # a slice would keep them all
         return out
 
 

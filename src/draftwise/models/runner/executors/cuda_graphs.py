@@ -24,6 +24,7 @@ from torch import Tensor
 from ....core.passes import PassInfo
 from ....errors import one_line
 from ...compiled.blueprint import Unfit, probe_cache
+from ..cache import Plan
 from ..drafts import (
     MOST_STEPS,
     DraftInput,
@@ -117,7 +118,7 @@ class CudaGraphs(Executor):
         self.capture, self.buffers, self.kernels = capture, buffers, kernels
         self.layers = cache_layers(runner)
         self.graphs: dict[Shape, Captured] = {}
-        self.version = -1  # of the buffers that the graphs read
+        self.version: tuple[int, ...] = ()  # of the buffers that the graphs read
         self.spans: dict[int, Tensor] = {}
         self.captures = 0
         self.is_full = False  # after a capture that found no memory
@@ -222,6 +223,16 @@ class CudaGraphs(Executor):
         runner.seconds += perf_counter() - begin
         return levels
 
+    def executor_for(self, runner: ModelRunner, given: PassInput) -> Executor:
+        self._drop_moved(runner.cache.plan)
+        return super().executor_for(runner, given)
+
+    def _drop_moved(self, plan: Plan) -> None:
+        """Drop all graphs if the cache has moved, or is to grow now: they keep the tensors that they read."""
+        if self.version != (plan.buffers, plan.capacity, plan.slots):
+            self.graphs.clear()
+            self.is_full = False
+
     def prepare(self, runner: ModelRunner) -> None:
         """Capture the likely passes of one text; none beside an open one, whose row they would write to."""
         if runner.request_ids:
@@ -259,10 +270,11 @@ class CudaGraphs(Executor):
 
         What is `fixed` is in the graph, after the kernels, the shape and the layers.
         """
+        cache, plan = runner.cache, runner.cache.plan
+        cache.ready(max(shape.first + shape.rows, len(runner.request_ids)), shape.slots, 0)
+        self._drop_moved(plan)
         tensors = self._cache_tensors(runner, shape)
-        if self.version != runner.cache.plan.buffers:
-            self.graphs.clear()
-            self.version = runner.cache.plan.buffers
+        self.version = plan.buffers, plan.capacity, plan.slots
         if shape in self.graphs:
             captured = self.graphs[shape] = self.graphs.pop(shape)  # the latest
             return captured
@@ -318,13 +330,11 @@ class CudaGraphs(Executor):
 
     def _cache_tensors(self, runner: ModelRunner, shape: Shape) -> list[Tensor]:
         """Keys and values of each layer that has any, in turn, shape (rows, heads, slots, size)."""
-        cache, first = runner.cache, shape.first
-        cache.ready(max(first + shape.rows, len(runner.request_ids)), shape.slots, 0)
         tensors: list[Tensor] = []
         for at, sizes in self.layers.items():
-            layer = cache.layer(at)
+            layer = runner.cache.layer(at)
             layer.allocate(sizes, runner.dtype, runner.device)
-            tensors += [part[first : first + shape.rows] for part in (layer.keys, layer.values)]
+            tensors += [part[shape.first :][: shape.rows] for part in (layer.keys, layer.values)]
         return tensors
 
     def _span(self, slots: int, device: torch.device) -> Tensor:

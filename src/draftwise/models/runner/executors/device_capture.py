@@ -58,7 +58,7 @@ class DeviceCapture:
                 raise NoRoom(f"less than {SPARE >> 20} MiB of the GPU's memory are free")
             self.stream = self.stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
             if not self.graphs:  # a pool whose graphs are gone cannot be used again
-                self.pool, self.outputs = torch.cuda.graph_pool_handle(), {}
+                self.pool, self.outputs, self.bytes = torch.cuda.graph_pool_handle(), {}, 0
             current = torch.cuda.current_stream()
             self.stream.wait_stream(current)
             try:
