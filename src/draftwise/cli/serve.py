@@ -7,7 +7,6 @@ import os
 import shlex
 import warnings
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -64,7 +63,9 @@ def serve(
         print(_vllm(models, address, limits))
         return
     if print_grafana:
-        print((files("draftwise.serve") / "grafana.json").read_text(encoding="utf-8"), end="")
+        from draftwise.serve.grafana import make_dashboard
+
+        print(json.dumps(make_dashboard(), indent=1))
         return
     run = _server()
     key = os.environ.get(KEY, "") if address.api_key is None else address.api_key
