@@ -187,10 +187,10 @@ MODELS = f"label_values({WRITTEN}, model_name)"
 
 def make_dashboard() -> Json:
     """Return the dashboard, for any Prometheus and any model."""
-    datasource = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
-    datasource |= {"refresh": 1, "multi": False, "includeAll": False, "current": {}}
-    model = {"name": "model", "label": "Model", "type": "query", "datasource": SOURCE, "definition": MODELS}
-    model |= {"query": {"query": MODELS, "refId": "model"}, "refresh": 2, "sort": 1}
+    datasource: Json = {"name": "datasource", "label": "Data source", "type": "datasource"}
+    datasource |= {"query": "prometheus", "refresh": 1, "multi": False, "includeAll": False, "current": {}}
+    model: Json = {"name": "model", "label": "Model", "type": "query", "datasource": SOURCE}
+    model |= {"definition": MODELS, "query": {"query": MODELS, "refId": "model"}, "refresh": 2, "sort": 1}
     model |= {"multi": True, "includeAll": True, "allValue": ".*"}
     model |= {"current": {"text": ["All"], "value": ["$__all"]}}
     return {
