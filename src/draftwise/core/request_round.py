@@ -185,12 +185,15 @@ class RequestRound:
             match=self.draft.match,
             asked=min(self.arm.length, request.max_draft_ever),
         )
-        # An engine may have written more tokens than it verified.
-        walked, count = (-1, *self.verdict.path), len(self.tokens)
-        nodes = walked[:count] if count <= len(walked) else (*walked, *range(outcome.accepted, count - 1))
         self.record = RoundRecord(
-            request, self.decision, outcome, self.draft, self.tokens, nodes, self.scores
+            request, self.decision, outcome, self.draft, self.tokens, self._nodes(), self.scores
         )
+
+    def _nodes(self) -> tuple[int, ...]:
+        """Return the node after which each committed token comes."""
+        walked, count = (-1, *self.verdict.path), len(self.tokens)
+        # An engine may have written more tokens than it verified.
+        return walked[:count] if count <= len(walked) else (*walked, *range(len(walked) - 1, count - 1))
 
     def _is_censored(self, is_partial: bool) -> bool:
         """Return whether the round does not count for its arm, because something else cut its draft.
@@ -220,12 +223,13 @@ class RequestRound:
         request, accepted = self.request, len(self.verdict.path)
         logprobs: tuple[float, ...] = ()
         tops: tuple[Tops, ...] = ()
-        if request.sampling.logprobs and self.record is not None:
-            pairs = zip(self.record.nodes, self.tokens, strict=True)
-            logprobs = tuple(self.record.scores.logprob(node, token) for node, token in pairs)
-            most = request.sampling.top_logprobs
-            if most and isinstance(self.record.scores, Ranked):
-                tops = tuple(self.record.scores.top(node, most) for node in self.record.nodes)
+        # Also without a record: a drafter's fault takes no log-probability from the text.
+        if request.sampling.logprobs and (scores := self.scores) is not None and self.error is None:
+            nodes, most = self._nodes(), request.sampling.top_logprobs
+            pairs = zip(nodes, self.tokens, strict=True)
+            logprobs = tuple(scores.logprob(node, token) for node, token in pairs)
+            if most and isinstance(scores, Ranked):
+                tops = tuple(scores.top(node, most) for node in nodes)
         return Round(
             request.id,
             self.decision,
