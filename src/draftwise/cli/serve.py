@@ -69,6 +69,8 @@ def serve(
         return
     run = _server()
     key = os.environ.get(KEY, "") if address.api_key is None else address.api_key
+    if key != key.strip():
+        raise UserError(f"--api-key or ${KEY} has white space at an end, which no client can send: remove it")
     run.bind(address.host, address.port).close()  # before minutes of loading
     if not key and not run.is_local(address.host):
         message = f"--host {address.host} without a key: all who reach this machine can use it; set --api-key"
