@@ -56,7 +56,7 @@ def test_the_wheel_is_small_and_holds_the_package_alone(wheel: Path) -> None:
         f"draftwise/{file.relative_to(source).as_posix()}" for file in tracked
     }
     assert {"draftwise/py.typed", "draftwise/data/spec_bench.jsonl"} <= names
-    assert {"draftwise/serve/page/index.html", "draftwise/serve/grafana.json"} <= names
+    assert "draftwise/serve/page/index.html" in names
     assert not [name for name in names if name.endswith((".safetensors", "tokenizer.json"))]
     licenses = {Path(name).name for name in names if "/licenses/" in name}
     assert licenses == {"LICENSE", "NOTICE", "spec_bench.LICENSE", "uPlot.LICENSE"}

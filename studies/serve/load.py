@@ -69,7 +69,7 @@ class Seen:
 
 
 def ask(client: openai.AsyncOpenAI, prompt: str, chat: bool, **options: Any) -> Awaitable[AsyncIterator[Any]]:
-    """A streamed greedy text: the answer in a chat, or what follows a text."""
+    """A streamed greedy text: the answer in a chat, or how a text continues."""
     options |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
     if chat:
         return client.chat.completions.create(messages=[{"role": "user", "content": prompt}], **options)
@@ -92,8 +92,8 @@ async def one(stream: Awaitable[AsyncIterator[Any]], seen: Seen) -> None:
 
 def piece_of(choice: Any) -> str | None:
     """The new text of a choice, of either kind of request."""
-    piece: str | None = choice.delta.content if hasattr(choice, "delta") else choice.text
-    return piece
+    text: str | None = choice.delta.content if hasattr(choice, "delta") else choice.text
+    return text
 
 
 def drawn(prompts: Sequence[str], client: int) -> Iterator[str]:

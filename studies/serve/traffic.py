@@ -3,7 +3,7 @@
 Run it in an environment with vLLM (`scripts/setup-vllm` makes one) on a quiet machine. When requests come, to
 which of two services (chat, completion of code) and how long they are is that of the Azure LLM inference
 trace 2023 (github.com/Azure/AzurePublicDataset, CC-BY 4.0; Patel et al., Splitwise, ISCA 2024), of which
-traffic.csv has every twentieth request. The trace has no texts: chats are made of Spec-Bench's questions,
+traffic.csv has every eightieth request. The trace has no texts: chats are made of Spec-Bench's questions,
 code of the functions in `--data`, each cut to the trace's number of tokens or to what the model takes. A text
 ends where the model ends it, or at the trace's length.
 
@@ -75,10 +75,12 @@ def main() -> None:
 
 
 def arrivals() -> list[Arrival]:
-    """Every fourth request of the file, by time."""
+    """The requests, by time."""
     with Path(__file__).with_suffix(".csv").open() as file:
-        rows = list(DictReader(file))[::4]
-    return [Arrival(float(r["seconds"]), r["service"], int(r["context"]), int(r["generated"])) for r in rows]
+        return [
+            Arrival(float(r["seconds"]), r["service"], int(r["context"]), int(r["generated"]))
+            for r in DictReader(file)
+        ]
 
 
 def served(options: Namespace, name: str, speculative: dict[str, Any] | None) -> list[list[float]]:

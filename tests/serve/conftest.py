@@ -72,10 +72,12 @@ def simulated(
 class Served:
     """A running server: `service` behind `client`."""
 
-    def __init__(self, decoder: Decoder, *, key: str = "", **limits: Any) -> None:
+    def __init__(
+        self, decoder: Decoder, *, key: str = "", origins: Sequence[str] = (), **limits: Any
+    ) -> None:
         self.decoder, self.service = decoder, Service(decoder, MODEL, Limits(**limits))
         self.engine = self.service.engine
-        app = make_app(self.service, key=key, hosts=names_of("127.0.0.1"))
+        app = make_app(self.service, key=key, hosts=names_of("127.0.0.1"), origins=origins)
         self.socket = bind("127.0.0.1", 0)
         self.port = self.socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +169,20 @@ def test_a_drafter_that_dies_in_mid_batch_harms_nobody(serve: Start) -> None:
     assert server.decoder.loop.faults["dies"] >= 3
 
 
+class NoRows(SimDrafter):
+    """Drafts well, and gives what are no distributions with its tokens."""
+
+    def draft(self, jobs: Sequence[Any]) -> list[Any]:
+        return [replace(draft, rows=["x"] * len(draft.tokens)) for draft in super().draft(jobs)]
+
+
+def test_rows_that_are_none_cost_no_log_probability(serve: Start) -> None:
+    server = serve(simulated("metasd-ucb", drafters={"wrong": NoRows(after(1)), "bad": SimDrafter(after(3))}))
+    (choice,) = server.complete(logprobs=1)["choices"]
+    assert choice["text"] == "".join(choice["logprobs"]["tokens"]) == line("b", 20)
+    assert len(choice["logprobs"]["token_logprobs"]) == 20 and server.decoder.loop.faults["wrong"]
+
+
 def test_a_target_that_fails_for_one_text_fails_for_it_alone(serve: Start) -> None:
     class Fails(Gated):
         def verify(self, batch: Any) -> Any:
@@ -200,6 +216,48 @@ def test_a_step_that_fails_ends_its_texts_and_not_the_server(serve: Start) -> No
     assert server.client.post("/v1/completions", json=body).status_code == 500
     assert not server.decoder.loop.open
     assert server.complete()["choices"][0]["text"] == line("b", 20)
+
+
+def test_a_text_that_cannot_be_closed_harms_nobody(gated: Any, caplog: pytest.LogCaptureFixture) -> None:
+    engine, target = gated(batch=2)
+    close, wrong, late, other = target.close, [True], Inbox(), Inbox()
+
+    def fails(request: Any) -> None:
+        if wrong and wrong.pop():
+            raise MemoryError("no memory left")
+        close(request)
+
+    target.close = fails
+    (text,) = engine.submit(wishes(tokens=40), late)
+    engine.submit(wishes(tokens=40), other)
+    until(lambda: len(engine.running) == 2)
+    text.deadline = 0.0
+    target.release()
+    until(lambda: (late.ends() and other.ends()) or not engine.thread.is_alive())
+    assert [end.error and end.error.code for end in late.ends()] == ["timeout"]
+    assert other.text() == line("b", 40) and not engine.running
+    assert "could not be closed" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_engine_that_has_failed_takes_nothing_more(gated: Any) -> None:
+    engine, _ = gated()
+    inbox, codes = Inbox(), list[str | None]()
+
+    def fails() -> bool:
+        raise RuntimeError("a bug")
+
+    def save(*, now: bool = False) -> None:
+        """A client comes while the engine saves for the last time."""
+        try:
+            engine.submit(wishes(), inbox)
+        except APIError as error:
+            codes.append(error.code)
+
+    engine.decoder.loop.prepare, engine._save = fails, save
+    engine.submit(wishes(), inbox)
+    engine.join()
+    assert codes == ["server_stopping"] and [end.error and end.error.code for end in inbox.ends()] == codes
 
 
 def test_a_body_must_be_small_and_come_at_once(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,6 +329,18 @@ def test_metrics_count_what_happened(serve: Start) -> None:
     accepted = sum(one["num_accepted_draft_tokens"] for one in told)
     assert value("vllm:spec_decode_num_accepted_tokens_total") == accepted
     assert value("draftwise:spec_decode_num_faults", drafter="good") == 0
+
+
+def test_arms_that_clients_make_up_have_one_label(serve: Start) -> None:
+    server = serve(clients_choose="everything")
+    for k in range(3):
+        policy = f"static-3?drafter=good&stop=confidence(0.{k}1)"
+        server.complete(speculative={"policy": policy}, max_tokens=9)
+    server.complete(max_tokens=9)
+    page = server.client.get("/metrics").text
+    labels = set(re.findall(r'num_rounds_total{arm="([^"]*)"', page))
+    own = {arm.name for arm in server.decoder.loop.policy.arms}
+    assert "other" in labels and labels <= {"other", "none", *own} and labels & own
 
 
 def test_the_cache_is_used_by_the_texts_that_are_written(serve: Start) -> None:

@@ -17,7 +17,7 @@ from draftwise.serve.bodies import Responses
 from draftwise.serve.generations import Event
 from draftwise.serve.requests import ParsedRequest
 from draftwise.serve.responses import ItemAnswer, as_chat
-from draftwise.serve.tools import AnswerPart
+from draftwise.serve.tools import AnswerPart, new_call
 
 NAMES: Any = SimpleNamespace(count=len)  # a letter is a token
 SCHEMA = {"type": "object", "not": {"required": ["b"]}}
@@ -30,6 +30,20 @@ def test_the_form_of_a_text_is_as_strict_as_it_says(strict: bool | None) -> None
     asked = as_chat(body).response_format
     assert asked is not None and asked.json_schema is not None
     assert asked.json_schema.strict is strict and asked.json_schema.schema_ == SCHEMA
+
+
+@pytest.mark.parametrize("several", [None, True, False])
+def test_without_parallel_calls_the_first_one_counts(several: bool | None) -> None:
+    class Caller:
+        def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
+            return [new_call(name, {}) for name in text]
+
+    body = Responses.model_validate({"input": "Hi", "parallel_tool_calls": several})
+    asked = ParsedRequest(as_chat(body), [], make_parser=Caller)
+    answer = ItemAnswer(asked, [SimpleNamespace(index=0)], "m", NAMES, request=body)
+    for said, reason in (("ab", ""), ("c", "eos")):
+        answer.chunks(Event(0, [Piece(said, "target")], finish_reason=reason))
+    assert [item["name"] for item in answer.output] == (["a"] if several is False else ["a", "b", "c"])
 
 
 def test_reasoning_is_an_item_of_its_own() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
+from threading import Event as Flag
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +18,20 @@ import pytest
 from draftwise.core.arms import Arm, Decision
 from draftwise.core.roles import Values
 from draftwise.core.round import Round, Seconds
+from draftwise.generation.text import Piece
 from draftwise.serve import live, metrics, snapshot
+from draftwise.serve.answers import ChatAnswer
+from draftwise.serve.bodies import Chat
 from draftwise.serve.errors import APIError
+from draftwise.serve.generations import Event
 from draftwise.serve.limits import Limits
 from draftwise.serve.live import check_origin, page_files
-from draftwise.serve.service import Service
+from draftwise.serve.requests import ParsedRequest
+from draftwise.serve.service import Exchange, Service
 from draftwise.serve.snapshot import Reading, RoundLog, Snapshots
+from draftwise.serve.tools import AnswerPart
 
-from .conftest import MODEL, Served, line, simulated, until
+from .conftest import MODEL, Served, connected, line, simulated, until
 from .test_routes import events
 
 Start = Callable[..., Served]
@@ -109,6 +118,33 @@ def test_many_who_ask_at_once_get_one_state(serve: Start, monkeypatch: pytest.Mo
     assert [server.client.get("/stats").json()["number"] for _ in range(5)] == [1] * 5
 
 
+def test_one_state_at_a_time_is_made_also_where_who_asked_leaves(
+    serve: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, asked, entered, free, state = serve(), list[int](), list[int](), Flag(), live.Live.state
+
+    async def counted(self: live.Live) -> Any:
+        asked.append(1)
+        return await state(self)
+
+    def take(*_: Any) -> Any:
+        entered.append(1)
+        assert free.wait(60)
+        return {}
+
+    monkeypatch.setattr(live.Live, "state", counted)
+    monkeypatch.setattr(Snapshots, "take", take)
+    with connected(server, b"GET /live HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"):
+        until(lambda: entered and strips(server))
+    until(lambda: not strips(server))  # it has left
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(server.client.get, "/stats")
+        until(lambda: len(asked) == 2)
+        assert server.client.get("/health").status_code == 200 and len(entered) == 1
+        free.set()
+        assert answer.result().json() == {"watchers": 0}
+
+
 def test_rounds_that_are_too_many_to_keep_are_lost_and_counted(
     serve: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,9 +188,16 @@ def test_pages_of_other_sites_may_not_watch() -> None:
         {"sec_fetch_site": "cross-site", "origin": other},
         {"origin": other},
         {"origin": "null"},
+        {"origin": "http://[no"},
     ):
         with pytest.raises(APIError, match="--allow-origin"):
             asked(**headers)
+
+
+def test_an_allowed_origin_may_end_with_a_slash(serve: Start) -> None:
+    server = serve(origins=["http://localhost:3000/"])
+    answer = server.client.get("/health", headers={"origin": "http://localhost:3000"})
+    assert answer.headers["access-control-allow-origin"] == "http://localhost:3000"
 
 
 def test_a_page_of_another_site_gets_no_stream(server: Served) -> None:
@@ -238,6 +281,41 @@ def test_a_stream_can_say_who_guessed_each_piece(server: Served) -> None:
         assert "".join(text for _, text in found) == "".join(text for _, text in plain) == line("b", 40)
         assert {source for source, _ in found} == {"good", "target"}
         assert {source for source, _ in plain} == {"target"} and pieces(body) == []
+
+
+class Holding:
+    """Gives a text out at its end, as what may be a call."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
+        self.text += text
+        return [AnswerPart(self.text)] if last else []
+
+
+def test_pieces_come_with_the_chunk_that_has_their_text() -> None:
+    asked: Any = {"stream": True, "n": 2, "stream_options": {"include_drafters": True}}
+    body = Chat.model_validate({"messages": [{"role": "user", "content": "a"}]} | asked)
+    own: Any = {"spec": SimpleNamespace(prompt=[0]), "stats": SimpleNamespace(tokens=2), "cached_tokens": 0}
+    sequences: Any = [SimpleNamespace(index=k, **own) for k in (0, 1)]
+    names: Any = None  # no log-probability is asked for
+    answer = ChatAnswer(ParsedRequest(body, sequences, make_parser=Holding), sequences, MODEL, names)
+    given = [Event(k, [Piece(f"{k}", "good")], finish_reason=end) for end in ("", "stop") for k in (0, 1)]
+
+    async def streamed() -> list[Any]:
+        exchange = Exchange(answer, {}, asyncio.Queue())
+        for event in given[1:]:
+            exchange.events.put_nowait(event)
+        rows = [row async for row in exchange.stream(given[0])]
+        return [json.loads(row.removeprefix("data: ")) for row in rows[:-1]]
+
+    told = [
+        (chunk["choices"][0]["index"], chunk["draftwise"]["pieces"])
+        for chunk in asyncio.run(streamed())
+        if "draftwise" in chunk
+    ]
+    assert told == [(k, [["good", f"{k}"]] * 2) for k in (0, 1)]
 
 
 # -- the numbers of the server ---------------------------------------------------------------------------

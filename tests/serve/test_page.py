@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from draftwise.serve import live
+from draftwise.serve.live import page_files
 from tests.effort import some
 
-from .conftest import MODEL, Gated, Served, line, simulated, until
+from .conftest import MODEL, Gated, Served, asking, connected, line, simulated, until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = (
@@ -147,6 +148,43 @@ def test_the_key_is_asked_for_and_kept_nowhere(
     page.tab.reload()
     expect(page.tab.locator("#door")).to_be_visible()
     assert all("401" in said for said in page.wrong)
+
+
+def test_the_door_opens_once(visit: Callable[..., Visit], serve: Callable[..., Served]) -> None:
+    page, streams = visit(serve(simulated("auto"), key="secret")), list[str]()
+    expect(page.tab.locator("#door")).to_be_visible()
+    page.tab.on("request", lambda one: streams.append(one.url) if one.url.endswith("/live") else None)
+    page.tab.fill("#key", "secret")
+    page.tab.evaluate("for (let i = 0; i < 2; i++) document.getElementById('door').requestSubmit()")
+    page.open()
+    page.write("ab", 10)
+    expect(page.tab.locator("#verdict")).to_contain_text("the same: 10 tokens")
+    assert len(streams) == 1
+
+
+def test_a_connection_that_says_nothing_is_given_up(visit: Callable[..., Visit]) -> None:
+    page = visit().open()
+    hasty = page_files()["/page/main.js"][1].replace(b"SILENCE = 30000", b"SILENCE = 2000")
+    page.tab.route("**/page/main.js", lambda route: route.fulfill(body=hasty, content_type="text/javascript"))
+    page.tab.reload()
+    page.open()
+    target = page.server.decoder.loop.target
+    assert isinstance(target, Gated)
+    target.held.set()
+    with connected(page.server, asking(prompt="ab", max_tokens=5)):
+        expect(page.tab.locator("#link")).to_contain_text("No data (the server is silent). Next try in ")
+        target.release()
+    expect(page.tab.locator("#link")).to_have_text("Live")
+
+
+def test_who_finds_no_place_to_watch_can_still_write(
+    visit: Callable[..., Visit], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MAX_VIEWERS", 0)
+    page = visit()
+    expect(page.tab.locator("#link")).to_contain_text("clients watch already")
+    page.write("ab", 10)
+    expect(page.tab.locator("#verdict")).to_contain_text("the same: 10 tokens")
 
 
 def test_keys_alone_are_enough(visit: Callable[..., Visit]) -> None:

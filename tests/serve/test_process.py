@@ -105,7 +105,9 @@ def test_help_and_the_other_verbs_load_no_server() -> None:
         (["--timeout", "nan"], "timeout=nan"),
         (["--grace", "-2"], "grace=-2"),
         (["--host", "256.1.1.1"], "256.1.1.1"),
+        (["--host", "a" * 70], "label too long"),
         (["--port", "70000"], "70000"),
+        (["--api-key", "secret\n"], "white space at an end"),
     ],
 )
 def test_bad_options_are_named(options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
+from draftwise.serve.bodies import Chat
 from draftwise.serve.errors import APIError
 from draftwise.serve.requests import MARGIN, check_length
 from draftwise.serve.run import names_of
@@ -179,7 +181,9 @@ def sandbox(tokenizer: Any) -> Any:
 @pytest.mark.parametrize(
     ("body", "kind", "said"),
     [
+        # All that a page of another origin can send unasked.
         (b"{}", "text/plain", "send it as Content-Type: application/json"),
+        (b"{}", None, "send it as Content-Type: application/json"),
         (b"a=b", "application/x-www-form-urlencoded", "send it as Content-Type: application/json"),
         (b'{"seed": ' + b"9" * 5000 + b"}", "application/json", "more than 4300 digits: give a shorter one"),
         (b'{"a":' * 5000 + b"1" + b"}" * 5000, "application/json", "nested too deeply: send fewer levels"),
@@ -195,9 +199,20 @@ def sandbox(tokenizer: Any) -> Any:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_body_that_cannot_be_read(server: Served, body: bytes, kind: str, said: str) -> None:
-    answer = server.client.post(COMPLETION, content=body, headers={"content-type": kind})
+def test_a_body_that_cannot_be_read(server: Served, body: bytes, kind: str | None, said: str) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    answer = server.client.post(COMPLETION, content=body, headers=headers)
     assert answer.status_code == 400 and said in answer.json()["error"]["message"]
+
+
+MANY = {str(k): None for k in range(100_000)}
+
+
+@pytest.mark.parametrize("field", [{"logit_bias": MANY}, {"documents": [MANY]}], ids=["object", "in a list"])
+def test_the_errors_of_a_body_are_few(field: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="100000 fields: give at most 1024") as refused:
+        Chat.model_validate(GOOD[CHAT] | field)
+    assert refused.value.error_count() == 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "LocalHost", "::1", "0:0:0:0:0:0:0:1"])

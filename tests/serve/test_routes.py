@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from threading import current_thread
 from typing import Any
 
 import pytest
@@ -98,6 +99,11 @@ def test_a_seed_repeats_a_sampled_text(server: Served) -> None:
 
     assert said(5) == said(5) and len(set(said(5))) == 3
     assert said(None) != said(None)
+
+
+def test_texts_without_a_seed_have_nothing_in_common(server: Served) -> None:
+    body = {"temperature": 6.0, "n": 2, "max_tokens": 30, "speculative": False}
+    assert len({choice["text"] for choice in server.complete(["ab", "ab"], **body)["choices"]}) == 4
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
@@ -218,6 +224,22 @@ def test_tokens_and_back(server: Served) -> None:
     assert chat["tokens"] == [0, 1]
 
 
+def test_the_texts_of_many_tokens_hold_up_no_other_client(
+    serve: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, threads = serve(counting(tokenizer)), set[str]()
+    text = TokenTexts.text
+
+    def noted(self: TokenTexts, token: int) -> str:
+        threads.add(current_thread().name)
+        return text(self, token)
+
+    monkeypatch.setattr(TokenTexts, "text", noted)
+    found = server.ask("/tokenize", prompt="The fox", return_token_strs=True)
+    assert "".join(found["token_strs"]) == "The fox" and len(found["tokens"]) == found["count"]
+    assert all(name.startswith("draftwise-prompts") for name in threads) and threads
+
+
 @pytest.mark.parametrize("path", ["/health", "/ready", "/version", "/metrics", "/v1/models", "/"])
 def test_head_is_get_without_a_body(server: Served, path: str) -> None:
     answer = server.client.head(path)
@@ -229,8 +251,6 @@ def test_addresses_that_are_not_there(server: Served) -> None:
     assert server.client.get("/nowhere").json()["error"]["message"] == "no such address '/nowhere'"
     assert server.client.delete("/v1/models").status_code == 405
     assert server.client.get("/v1/models/other").json()["error"]["code"] == "model_not_found"
-    form = server.client.post("/v1/completions", content=b"{}", headers={"content-type": "text/plain"})
-    assert form.status_code == 400  # a page of another origin can send only such bodies unasked
 
 
 # -- where the text of each token of an echoed prompt begins ---------------------------------------------

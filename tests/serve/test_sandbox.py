@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -79,9 +80,22 @@ def test_a_process_that_cannot_start_is_no_fault_of_a_grammar() -> None:
 def test_one_that_ended_is_started_again(tokens: Any) -> None:
     sandbox = Sandbox(tokens)
     sandbox.compile(SMALL, Connection())
-    assert sandbox._process is not None
+    control = sandbox._control
+    assert sandbox._process is not None and control is not None
     sandbox._process.kill()
     sandbox._process.wait()
+    assert sandbox.compile(SMALL, Connection())
+    assert control.fileno() == -1, "nothing of it stays open"
+    sandbox.close()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the folder is always searched before")
+def test_modules_of_the_folder_are_not_its_own(
+    tokens: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
+    monkeypatch.chdir(tmp_path)
+    sandbox = Sandbox(tokens)
     assert sandbox.compile(SMALL, Connection())
     sandbox.close()
 

@@ -259,3 +259,5 @@ def test_a_model_that_ships_its_own_parser_is_read_with_it(tokenizer: Any) -> No
     pieces = [("a<c>no", False), ("ne</c>b", False), ("c", True)]
     found = [one for piece, last in pieces for one in parser.feed(piece, last=last)]
     assert merged(found) == ("anone</c>bc", [])
+    for said in ("a<c>5</c>b", 'a<c>["f"]</c>b'):  # JSON, and no call
+        assert merged(ShippedParser(tokenizer, bad, "<|a|>", None).feed(said, last=True)) == (said, [])

@@ -7,7 +7,6 @@ import os
 import shlex
 import warnings
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -64,10 +63,14 @@ def serve(
         print(_vllm(models, address, limits))
         return
     if print_grafana:
-        print((files("draftwise.serve") / "grafana.json").read_text(encoding="utf-8"), end="")
+        from draftwise.serve.grafana import make_dashboard
+
+        print(json.dumps(make_dashboard(), indent=1))
         return
     run = _server()
     key = os.environ.get(KEY, "") if address.api_key is None else address.api_key
+    if key != key.strip():
+        raise UserError(f"--api-key or ${KEY} has white space at an end, which no client can send: remove it")
     run.bind(address.host, address.port).close()  # before minutes of loading
     if not key and not run.is_local(address.host):
         message = f"--host {address.host} without a key: all who reach this machine can use it; set --api-key"

@@ -9,6 +9,7 @@ from secrets import token_hex
 from time import time
 from typing import Any
 
+from .bodies import Chat
 from .errors import APIError
 from .generations import Event, Generation, TokenLogprob
 from .requests import ParsedRequest
@@ -136,8 +137,12 @@ class ChatAnswer(Answer):
         return [self._chunk(choice) for choice in choices]
 
     def _parse(self, event: Event) -> list[AnswerPart]:
-        parts = self.parsers[event.index].feed(event.text, last=event.is_last)
-        self.calls[event.index] += sum(bool(part.name) for part in parts)
+        parts, body = self.parsers[event.index].feed(event.text, last=event.is_last), self.parsed.body
+        calls = [part for part in parts if part.name]
+        if isinstance(body, Chat) and body.parallel_tool_calls is False:  # the model may write several
+            calls = calls[: 1 - self.calls[event.index]]
+            parts = [part for part in parts if not part.name or part in calls]
+        self.calls[event.index] += len(calls)
         return parts
 
     def _choice(self, event: Event) -> Json:

@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from functools import partial
 from importlib.metadata import version as version_of
 from time import time
 from typing import Any
@@ -30,7 +29,6 @@ from .service import Service
 # The names of a union's members, which are parts of the place of an error in it.
 KIND = re.compile(r"[A-Z]|.*\[|constrained-|(str|int|bool|float)$")
 VERSION = version_of("draftwise")
-WINDOWS = 4  # whose tokens `/tokenize` and `/detokenize` take
 
 
 def make_app(
@@ -53,6 +51,7 @@ def make_app(
             service.close()
 
     app = FastAPI(title="Draftwise", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
+    origins = [origin.rstrip("/") for origin in origins]  # as browsers name them
     _add_errors(app)
     _add_generation(app, service)
     _add_status(app, service)
@@ -64,9 +63,7 @@ def make_app(
     public = {"/health", "/ready", *page_files()}
     app.add_middleware(RequestGuard, key=key, body=service.limits.max_body, public=public, hosts=hosts)
     if origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
-        )
+        app.add_middleware(CORSMiddleware, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
     return RequestLog(app, service.metrics, {route.path for route in app.routes if isinstance(route, Route)})
 
 
@@ -101,19 +98,17 @@ def _add_generation(app: FastAPI, service: Service) -> None:
         service.check_model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise APIError("give a prompt or messages, and not both", param="prompt")
-        ids = await service.read(partial(parser.tokenize, body, windows=WINDOWS))
+        ids = await service.read(parser.tokenize, body)
         answer = {"count": len(ids), "max_model_len": window, "tokens": ids}
         if body.return_token_strs:
-            answer["token_strs"] = [parser.token_texts.text(token) for token in ids]
+            answer["token_strs"] = await service.read(list, map(parser.token_texts.text, ids))
         return JsonResponse(answer)
 
     @app.post("/detokenize")
     async def detokenize(body: Detokenize) -> Response:
         service.check_model(body.model)
-        if not body.tokens:
-            return JsonResponse({"prompt": ""})
-        ids = await service.read(partial(parser.encode, body.tokens, windows=WINDOWS))
-        return JsonResponse({"prompt": await service.read(parser.decode, ids, ids)})
+        text = await service.read(parser.detokenize, body.tokens) if body.tokens else ""
+        return JsonResponse({"prompt": text})
 
 
 def _add_status(app: FastAPI, service: Service) -> None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from .foreign import translate_fields
 
-MAX_SAMPLES, MAX_STOPS, MAX_TOPS, MAX_FIELDS = 128, 16, 20, 64
+MAX_SAMPLES, MAX_STOPS, MAX_TOPS, MAX_FIELDS, MAX_ENTRIES = 128, 16, 20, 64, 1024
 MAX_INT = 2**63 - 1
 DEFAULT_TOKENS = 16  # of a plain completion that does not say how many
+
+
+def check_size(fields: Any, most: int) -> Any:
+    """Reject an object of very many fields: an error for each of a million would take gigabytes."""
+    if isinstance(fields, dict) and len(fields) > most:
+        raise ValueError(f"{len(fields)} fields: give at most {most}")
+    return fields
 
 
 def check_finite(value: dict[str, Any]) -> dict[str, Any]:
@@ -31,6 +38,7 @@ UpTo128 = Annotated[list[T], Field(max_length=128, fail_fast=True)]
 UpTo16 = Annotated[list[T], Field(max_length=MAX_STOPS, fail_fast=True)]
 Empty = Annotated[list[Any] | dict[str, Any] | None, Field(max_length=0)]
 Object = Annotated[dict[str, Any], AfterValidator(check_finite)]
+Entries = Annotated[dict[str, T], BeforeValidator(lambda fields: check_size(fields, MAX_ENTRIES))]
 Count = Annotated[int, Field(ge=0, le=MAX_INT)]
 Positive = Annotated[int, Field(ge=1, le=MAX_INT)]
 Stop = Annotated[str, Field(max_length=4096)]
@@ -48,10 +56,7 @@ class StrictModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def limit_fields(cls, fields: Any) -> Any:
-        """Reject very many fields: an error for each of a million unknown ones would take gigabytes."""
-        if isinstance(fields, dict) and len(fields) > MAX_FIELDS:
-            raise ValueError(f"{len(fields)} fields: give at most {MAX_FIELDS}")
-        return fields
+        return check_size(fields, MAX_FIELDS)
 
 
 class Speculative(StrictModel):
@@ -99,7 +104,7 @@ class SamplingBody(Body):
     repetition_penalty: float | None = Field(None, gt=0.0, le=100.0)
     presence_penalty: float | None = Field(None, ge=-2.0, le=2.0)
     frequency_penalty: float | None = Field(None, ge=-2.0, le=2.0)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100.0, le=100.0)]] | None = Field(None, max_length=1024)
+    logit_bias: Entries[Annotated[float, Field(ge=-100.0, le=100.0)]] | None = None
     allowed_token_ids: NonEmpty[Count] | None = None
     bad_words: UpTo16[Word] | None = None
     seed: int | None = Field(None, ge=-MAX_INT - 1, le=MAX_INT)
@@ -154,7 +159,7 @@ class TemplateBody(Body):
 
     reasoning_effort: Effort | None = None
     chat_template_kwargs: Object | None = None
-    documents: UpTo128[dict[str, str]] | None = None
+    documents: UpTo128[Entries[str]] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
@@ -171,12 +176,14 @@ class Part(StrictModel):
 class FunctionCall(StrictModel):
     name: str
     arguments: str
+    parsed_arguments: Any = None  # which OpenAI's library adds to an answer, like `index` and `parsed`
 
 
 class ToolCall(StrictModel):
     id: str | None = None
     type: Literal["function"] = "function"
     function: FunctionCall
+    index: Any = None
 
 
 class Function(StrictModel):
@@ -213,6 +220,7 @@ class Message(StrictModel):
     annotations: Empty = None
     function_call: None = None
     reasoning_content: str | None = None
+    parsed: Any = None
 
 
 class Chat(GenerationBody, TemplateBody):

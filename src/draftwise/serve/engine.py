@@ -123,6 +123,7 @@ class Engine:
                 self._step()
                 self._save()
         finally:
+            self.stop(seconds=0)  # also after a fault: what came now would wait forever
             for sequence in [*self.running, *self.waiting]:
                 self._end(sequence, Event(sequence.index, error=server_stopping()))
             self._save(now=True)
@@ -269,11 +270,13 @@ class Engine:
         if sequence.is_over:
             return
         sequence.is_over, sequence.times.ended = True, monotonic()
-        if sequence.scoring is not None:
-            sequence.scoring.close()
-            sequence.scoring = None
-        if sequence.request is not None:
-            self.decoder.loop.close(sequence.request)
+        try:
+            if sequence.scoring is not None:
+                sequence.scoring.close()
+            if sequence.request is not None:
+                self.decoder.loop.close(sequence.request)
+        except Exception:  # its client must hear of the end all the same
+            LOG.exception("a text could not be closed")
         with self._bell:
             self._rows_due = True
             (self.running if sequence in self.running else self.waiting).remove(sequence)

@@ -9,7 +9,6 @@ from functools import cache
 from importlib.resources import files
 from time import monotonic
 from typing import Any
-from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request, Response
 
@@ -55,16 +54,23 @@ class Live:
         template = getattr(decoder.tokenizer, "chat_template", None)
         about = {"model": service.model, "window": service.parser.window, "chat": bool(template)}
         self.snapshots = Snapshots(self.engine, service.metrics, about)
-        self.lock, self.updated, self.newest = asyncio.Lock(), -FRESH_SECONDS, dict[str, Any]()
+        self.updated, self.newest = -FRESH_SECONDS, dict[str, Any]()
+        self.taking: asyncio.Future[None] | None = None
         self.viewers = 0
 
     async def state(self) -> dict[str, Any]:
-        async with self.lock:
-            if monotonic() - self.updated >= FRESH_SECONDS:
-                rounds = self.rounds if self.viewers else None
-                self.newest = await asyncio.to_thread(self.snapshots.take, rounds)
-                self.updated = monotonic()
+        """Return the newest state; a client that leaves meanwhile does not end its making."""
+        is_idle = self.taking is None or self.taking.done()
+        if is_idle and monotonic() - self.updated >= FRESH_SECONDS:
+            self.taking = asyncio.ensure_future(self._take())
+        if self.taking is not None:
+            await asyncio.shield(self.taking)
         return self.newest | {"watchers": self.viewers}
+
+    async def _take(self) -> None:
+        rounds = self.rounds if self.viewers else None
+        self.newest = await asyncio.to_thread(self.snapshots.take, rounds)
+        self.updated = monotonic()
 
     def join(self) -> None:
         """Add a watcher, who must `leave`.
@@ -145,7 +151,7 @@ def check_origin(headers: Mapping[str, str], origins: Collection[str]) -> None:
     if site is not None:
         is_own = site in ("same-origin", "none")
     else:
-        is_own = origin is None or urlsplit(origin).netloc == headers.get("host")
+        is_own = origin is None or origin.partition("://")[2] == headers.get("host")
     if not is_own and not {origin, "*"} & set(origins):
         message = f"a page of {origin or 'another site'} may not watch: name its origin as --allow-origin"
         raise APIError(message, 403, code="foreign_origin")

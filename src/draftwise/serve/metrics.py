@@ -11,6 +11,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from ..core.fault_barrier import PLAIN
 from ..core.round import Round, Seconds
 from .engine import Engine
 from .generations import Event, Generation
@@ -18,6 +19,7 @@ from .generations import Event, Generation
 LABELS = ("model_name", "engine")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.4, 0.8, 1.5, 3, 6, 12, 25, 50, 100)
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+OTHER_ARM = "other"  # the label of arms that clients make up: there is no end of them
 RECENT, SLICE = 300, 10  # seconds over which acceptance is counted, and by how many at once
 REASONS = {"eos": "stop", "stop": "stop", "length": "length", "abort": "abort"}
 # By name the text, and the labels besides `LABELS`.
@@ -82,6 +84,7 @@ class Metrics:
         self.capacity = engine.limits.batch * window
         self.registry, self.labels, self.engine = CollectorRegistry(), (model, "0"), engine
         self.recent = RecentDrafts()
+        self.arms = {PLAIN.name, *(arm.name for arm in engine.decoder.loop.policy.arms)}
         own: dict[str, Any] = {"registry": self.registry}
         self.counters = {
             name: Counter(name, text, (*LABELS, *more.split()), **own)
@@ -118,7 +121,8 @@ class Metrics:
         elif gap:
             self._observe("vllm:inter_token_latency_seconds", gap)
         self._count("vllm:generation_tokens", len(round.tokens))
-        self._count("draftwise:spec_decode_num_rounds", 1, round.arm.name)
+        arm = round.arm.name if round.arm.name in self.arms else OTHER_ARM
+        self._count("draftwise:spec_decode_num_rounds", 1, arm)
         for phase in fields(Seconds):
             self._count("draftwise:phase_seconds", getattr(round.seconds, phase.name), phase.name)
         if not round.drafted:

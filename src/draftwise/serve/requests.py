@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any
 
 from ..core.arms import Arm
@@ -50,6 +49,7 @@ ANY_SEED = -1  # as vLLM and llama.cpp have it
 SAMPLING = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 VARIABLES = ("reasoning_effort", "documents", "add_generation_prompt", "continue_final_message")  # of a body
 COPIED = ("name", "tool_call_id", "reasoning_content")  # of a message, where they are given
+WINDOWS = 4  # whose tokens `/tokenize` and `/detokenize` take
 CHARACTERS = 4  # of a token, in most texts
 # Tokens that the beginning of a text may have more than all of it: it ends within a word, or within the name
 # of a special token.
@@ -79,13 +79,12 @@ class ParsedRequest:
 class RequestParser:
     """Parses bodies for one decoder. Its methods raise `APIError` or `UserError` for what cannot be done."""
 
-    def __init__(self, decoder: Decoder, limits: Limits | None = None, *, seed: int = 0) -> None:
+    def __init__(self, decoder: Decoder, limits: Limits | None = None) -> None:
         self.decoder, self.limits = decoder, limits or Limits()
         self.window = min(self.limits.window or ENDLESS, window_of(decoder.loop.target))
         self.vocab_size = decoder.loop.target.vocab_size
         self.grammars, self.template = Grammars(decoder), Template(decoder.tokenizer)
         self.token_texts = TokenTexts(decoder.tokenizer)
-        self.seeds = Random(f"server {seed}")
 
     def parse_form(self, body: GenerationBody) -> Form | None:
         """Return the form of the answer; its grammar is to be compiled before the body is parsed."""
@@ -142,16 +141,20 @@ class RequestParser:
             raise APIError(message, param="tools")
         return tools
 
-    def tokenize(self, body: Tokenize, *, windows: int) -> list[int]:
+    def tokenize(self, body: Tokenize) -> list[int]:
         """Return the tokens of `/tokenize`: those that a prompt or messages would have."""
         if body.messages is None:
-            return self.encode(body.prompt, options=tokenizer_options(body), windows=windows)
+            return self.encode(body.prompt, options=tokenizer_options(body), windows=WINDOWS)
         if body.add_special_tokens:
             raise APIError("add_special_tokens: a chat template adds its own", param="add_special_tokens")
         messages = template_messages(body.messages, as_text=self.template.as_text)
         tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
         options = template_variables(body, self.decoder.tokenizer)
-        return self.encode(messages, tools=tools, options=options, windows=windows)
+        return self.encode(messages, tools=tools, options=options, windows=WINDOWS)
+
+    def detokenize(self, tokens: list[int]) -> str:
+        """Return the text of `/detokenize`."""
+        return self.decode(tokens, self.encode(tokens, windows=WINDOWS))
 
     def encode(
         self,
@@ -191,8 +194,6 @@ class RequestParser:
             raise APIError("stream_options: set stream to true as well", param="stream_options")
         settings = sampling_settings(body, self.decoder, grammar)
         is_deterministic = "seed" in settings
-        if body.samples > 1 and not is_deterministic:
-            settings["seed"] = self.seeds.getrandbits(32)
         stop = stop_strings(() if body.stop is None else body.stop)
         tokenizer, drafts = output_tokenizer(body, self.decoder, marks), self._speculation(body.speculative)
         sequences = []

@@ -187,7 +187,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         return listener
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"cannot listen at {host}:{port} ({reason}): give another --host or --port"
         raise UserError(message) from error

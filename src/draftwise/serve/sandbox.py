@@ -174,13 +174,17 @@ class Sandbox:
     def _start(self) -> socket.socket:
         """Start the process that forks unless it runs; return the connection to it."""
         if self._control is None or self._process is None or self._process.poll() is not None:
+            if self._end is not None:
+                self._end()
             self._control, remote = socket.socketpair()
+            path = os.pathsep.join(filter(None, sys.path))
             with remote:  # in a session of its own: the keyboard's Ctrl-C is not for it
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", f"{__package__}.sandbox"],
                     stdin=remote.fileno(),
                     stdout=subprocess.DEVNULL,
-                    env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    # The modules of this process, and from Python 3.11 on none of the folder that it is in.
+                    env=os.environ | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
                     start_new_session=True,
                 )
             self._end = finalize(self, end_process, self._control, self._process)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -75,6 +76,7 @@ class Exchange:
     async def stream(self, event: Event) -> AsyncIterator[str]:
         """Yield the answer's server-sent events, which begin with this event."""
         answer, left = self.answer, len(self.answer.sequences)
+        held = defaultdict[int, list[Any]](list)  # pieces whose text is not told yet, by sequence
         for chunk in answer.opening_chunks():
             yield answer.to_event(chunk)
         while True:
@@ -83,8 +85,10 @@ class Exchange:
                 yield answer.to_event(answer.error_chunk(event.error))
                 break
             chunks = answer.chunks(event)
-            if answer.parsed.stream.include_drafters and chunks and event.pieces:
-                chunks[0]["draftwise"] = {"pieces": [[piece.source, piece.text] for piece in event.pieces]}
+            if answer.parsed.stream.include_drafters:
+                held[event.index] += [[piece.source, piece.text] for piece in event.pieces]
+                if chunks and held[event.index]:
+                    chunks[0]["draftwise"] = {"pieces": held.pop(event.index)}
             left -= event.is_last
             for chunk in chunks if left else [*chunks, *answer.closing_chunks()]:
                 yield answer.to_event(chunk)
@@ -117,7 +121,7 @@ class Service:
     def __init__(self, decoder: Decoder, model: str, limits: Limits) -> None:
         self.decoder, self.model, self.limits = decoder, model, limits
         self.engine = Engine(decoder, limits)
-        self.parser = RequestParser(decoder, limits, seed=decoder.seed)
+        self.parser = RequestParser(decoder, limits)
         self.metrics = Metrics(self.engine, model, self.parser.window)
         self.engine.observers.append(self.metrics)
         self.reading = ThreadPoolExecutor(1, "draftwise-prompts")

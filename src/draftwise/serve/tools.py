@@ -435,13 +435,14 @@ class ShippedParser:
         """See `Parser`; what cannot be parsed is text, and so is all that follows."""
         if self.parser is None:
             return [AnswerPart(text)] if text else []
+        raw = self.raw + text
         try:
             events = self.parser.feed(text)
             if last:
                 events += self.parser.finalize()[1]
             return [part for event in events for part in self._read(event)]
-        except (ValueError, KeyError, RuntimeError, TypeError):
-            self.parser, raw = None, self.raw + text
+        except (ValueError, KeyError, RuntimeError, TypeError, AttributeError):
+            self.parser = None
             return [AnswerPart(raw)] if raw else []
 
     def _read(self, event: dict[str, Any]) -> list[AnswerPart]:

@@ -11,6 +11,7 @@ const $ = (id) => document.getElementById(id);
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 const DARK = matchMedia("(prefers-color-scheme: dark)");
 const RARELY = 2000; // milliseconds between two drawings where less motion is asked for
+const SILENCE = 30000; // milliseconds without a state after which a connection counts as lost
 const OVER = { draft: ["draft"], verify: ["verify"], rest: ["choose", "accept", "grade", "learn"] };
 const SPEEDS = [
   { label: "now", mark: 5, kind: 0 },
@@ -24,9 +25,9 @@ const charts = {
 };
 const strips = new Strips($("strips"));
 const phases = []; // [time, seconds by phase] of the last frames
-let state = null, team = "", drawn = 0, paused = false, connection = null, wake = () => {};
+let state = null, team = "", drawn = 0, paused = false, connection = null, silence = 0, wake = () => {};
 
-const compare = new Compare(() => state ?? { model: "", chat: false });
+const compare = new Compare(() => state ?? { model: null, chat: false });
 
 /** Read states until the connection ends; then try again, ever later. */
 async function connect() {
@@ -41,8 +42,10 @@ async function connect() {
       strips.clear();
       phases.length = 0;
       for (const chart of Object.values(charts)) chart.gap();
+      listen();
       for await (const frame of events("live", { signal: connection.signal })) {
         wait = 1;
+        listen();
         link("Live");
         take(frame);
       }
@@ -50,10 +53,19 @@ async function connect() {
     } catch (error) {
       if (error.status === 401) return lock(error.message);
       if (asleep()) continue;
-      link(`No data (${error.message}). Next try in ${wait} s.`, true);
+      const { message } = connection.signal.reason ?? error;
+      link(`No data (${message}). Next try in ${wait} s.`, true);
+    } finally {
+      clearTimeout(silence);
     }
     await new Promise((done) => setTimeout(done, 1000 * wait));
   }
+}
+
+/** Give a connection up that says nothing: a network that has gone ends none. */
+function listen() {
+  clearTimeout(silence);
+  silence = setTimeout(() => connection.abort(new Error("the server is silent")), SILENCE);
 }
 
 /** Whether no data are wanted now: the page is paused, or its tab is in the background. */
@@ -255,6 +267,7 @@ $("door").addEventListener("submit", async (event) => {
   } catch (error) {
     return lock(error.message);
   }
+  if ($("door").hidden) return; // it was opened twice
   $("key").value = "";
   $("door").hidden = true;
   $("main").hidden = false;
