@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationMixin, LlamaConfig
+from transformers import GenerationMixin, LlamaConfig, LogitsProcessor
 
 from draftwise import UserError, transformers_generate
+from draftwise.core.drafts import Draft
 from draftwise.models import prompted, verdicts
 from draftwise.models.cache_names import CACHE, cache_in
 from tests.architectures.inputs.judge import Guesser
@@ -115,6 +116,47 @@ def test_a_conversation_goes_on_from_the_cache_of_its_picture() -> None:
     assert torch.equal(twice(custom_generate=drafted(truth)), truth)
 
 
+class Sure(Guesser):
+    """Drafts as much of a known text as it is asked for."""
+
+    def one(self, job: Any) -> Draft:
+        known = len(job.request.tokens) - job.request.prompt_length
+        return Draft.chain(self.rows[0][known:][: job.length])
+
+
+def test_a_text_may_end_with_the_last_position() -> None:
+    """Plain decoding reads none beyond it, so no draft does."""
+    made, inputs = bart(), shown("bart", 1)
+    free = written(made, inputs, 40)[0, 1:].tolist()
+    last = max(free.index(token) for token in set(free[:32]))
+    table = made.get_decoder().embed_positions
+    table.weight = torch.nn.Parameter(table.weight[: last + 1 + table.offset].detach())
+    made.config.max_position_embeddings = last + 1
+    assert last >= 8
+    own = written(made, inputs, 40, eos_token_id=free[last])
+    assert own[0, 1:].tolist() == free[: last + 1]
+    adaptive = transformers_generate(
+        drafters=[Sure("sure", 0.0, [free])], policy="static-6", tokenizer=object()
+    )
+    assert torch.equal(written(made, inputs, 40, eos_token_id=free[last], custom_generate=adaptive), own)
+
+
+class Broken(LogitsProcessor):
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if input_ids.shape[1] > 5:
+            raise ArithmeticError("no")
+        return scores
+
+
+def test_a_call_that_fails_holds_no_cache() -> None:
+    made, inputs = bart(), shown("bart", 1)
+    adaptive = transformers_generate(drafters=["ngram"], tokenizer=object())
+    with pytest.raises(ArithmeticError, match="no"):
+        written(made, inputs, logits_processor=[Broken()], custom_generate=adaptive)
+    ((_, target, _),) = adaptive.__self__.hosted.values()  # type: ignore[attr-defined]
+    assert target.rows is None and target.latest is None and not hasattr(target, "inputs")
+
+
 def test_a_smaller_model_of_the_kind_drafts_from_the_same_sound() -> None:
     made, inputs = whisper(), shown("whisper", 2)
     truth = written(made, inputs)
@@ -125,6 +167,33 @@ def test_a_smaller_model_of_the_kind_drafts_from_the_same_sound() -> None:
     written(made, inputs, custom_generate=rounds)
     passes = counted(made, lambda: written(made, inputs, custom_generate=rounds))
     assert passes <= 2 + NEW // 5, "the same weights draft what it writes itself"
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_recorder_is_told_what_the_smaller_model_would_have_drafted(rows: int) -> None:
+    """At the place that it asks about, whichever tokens have been written since."""
+    made, inputs = whisper(), shown("whisper", rows)
+    adaptive = transformers_generate(
+        drafters=[whisper(), "ngram"], policy="hedgespec?length=4", tokenizer=object()
+    )
+    told: list[tuple[tuple[int, ...], list[int]]] = []
+    truth = written(made, inputs, 30)
+    written(made, inputs, 2, custom_generate=adaptive)
+    ((loop, _, _),) = adaptive.__self__.hosted.values()  # type: ignore[attr-defined]
+    (name, drafter), *_ = loop.pool.drafters.items()
+    draft = drafter.draft
+
+    def spy(jobs: Any) -> Any:
+        drafts = draft(jobs)
+        for job, one in zip(jobs, drafts, strict=True):
+            row = truth[drafter.order[job.request.id], 1:].tolist()
+            told.append((one.tokens, row[job.request.position :][: len(one.tokens)]))
+        return drafts
+
+    drafter.draft = spy
+    assert torch.equal(written(made, inputs, 30, custom_generate=adaptive), truth)
+    assert len(told) > 3 and not loop.pool.faults[name]
+    assert all(list(drafted)[: len(wanted)] == wanted for drafted, wanted in told)
 
 
 def counted(made: Any, run: Any) -> int:

@@ -22,7 +22,7 @@ from ...errors import UserError, one_line
 from ...models.cache_names import NAMES, cache_in, name_for
 from ...models.distributions import Chain, choices, on_host
 from ...models.probe.checks import device_of
-from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, having, made_up
+from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, made_up, with_settings
 from ...models.probe.small import miniature
 from ...models.prompted import Prompted, Trials, check_way
 from ...models.runner.positions import ENDLESS, Rope, pretended
@@ -33,6 +33,8 @@ from ...targets.scores import GreedyScores, SampledScores
 from .together import Steps, Together
 
 LOG = getLogger(__name__)
+# How configs call the length of a table of positions.
+TABLES = ("max_decoder_position_embeddings", "max_target_positions", "max_position_embeddings")
 # Model inputs other than the tokens that are read as such.
 FED = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", *NAMES}
 
@@ -92,6 +94,14 @@ def drops_cache(model: Any, length: int) -> bool:
     return cache_in(prepare(ids, next_sequence_length=1, use_cache=True, **given)) is None
 
 
+def last_position(model: Any) -> int:
+    """Return the length of the decoder's table of positions; rotary ones have no end."""
+    text = model.config.get_text_config(decoder=True)
+    sizes = [getattr(text, name, None) for name in TABLES]
+    is_rotary = getattr(text, "rope_parameters", None) is not None
+    return ENDLESS if is_rotary else int(next((size for size in sizes if size), ENDLESS))
+
+
 class PromptedTarget:
     """The model that `generate` was called on, for one call at a time: all rows are read in one pass.
 
@@ -108,6 +118,7 @@ class PromptedTarget:
         # A quantised head has no weight of that shape.
         self.vocab_size = int(getattr(model.get_output_embeddings(), "out_features", text.vocab_size))
         self.max_length = self.window = ENDLESS
+        self.positions = last_position(model)
         self.device, self.dtype = device_of(model), model.dtype
         self.trials = Trials(model)
         self.ways: dict[bool, Prompted] = {}  # for batches or not, what was found out without padding
@@ -139,25 +150,31 @@ class PromptedTarget:
         return rope
 
     def end(self) -> Any:
-        """Forget the call; returns its cache, which holds what plain decoding leaves in it."""
-        rows, steps = self.rows, self.steps
+        """Return the cache of the call, which then holds what plain decoding leaves in it."""
+        if self.rows is None:
+            return None
+        self.rows.complete(self.steps.ids)
+        return self.rows.cache
+
+    def forget(self) -> None:
+        """Forget the call, whatever ended it."""
         self.rows = self.latest = None
         del self.inputs, self.steps
-        if rows is None:
-            return None
-        rows.complete(steps.ids)
-        return rows.cache
 
     def open(self, request: Request) -> None:
         """The next row is that of this request."""
         self.order[request.id] = len(self.order)
 
     def reach(self, request: Request) -> int:
-        """The model reads its prompt without a draft, and no draft across a change of rotary frequencies."""
-        if self.rows is None or not self.rope.borders:
-            return ENDLESS if self.rows is not None else 0
-        least, most = self.inputs.lengths(self.steps.count)
-        return max(self.rope.last(least) - most, 0)
+        """The model reads its prompt without a draft, and no draft beyond its positions, where plain decoding
+        may never come, or across a change of rotary frequencies."""
+        if self.rows is None:
+            return 0
+        reach = self.positions - self.rows.virtual - self.steps.ids.shape[1]
+        if self.rope.borders:
+            least, most = self.inputs.lengths(self.steps.count)
+            reach = min(reach, self.rope.last(least) - most)
+        return max(reach, 0)
 
     def padding(self, steps: Steps, limit: int, prompt: Any) -> PromptedTarget:
         """Finished rows continue in the same passes."""
@@ -348,8 +365,10 @@ def _decode_padded(model: Any, prompt: list[int]) -> Tensor:
     returned = {"output_logits": True, "return_dict_in_generate": True}
     config = settings(max_new_tokens=NEW, do_sample=False, **returned)
     _forget(model)
-    with quiet(), having(model, settings()):
-        out = type(model).generate(model, ids, attention_mask=mask, generation_config=config)
+    with quiet():
+        out = type(model).generate(
+            with_settings(model, settings()), ids, attention_mask=mask, generation_config=config
+        )
     _forget(model)
     return torch.cat(list(out.logits))
 
