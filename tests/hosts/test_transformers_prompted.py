@@ -9,7 +9,6 @@ import torch
 from transformers import GenerationMixin, LlamaConfig, LogitsProcessor
 
 from draftwise import UserError, transformers_generate
-from draftwise.core.drafts import Draft
 from draftwise.models import prompted, verdicts
 from draftwise.models.cache_names import CACHE, cache_in
 from tests.architectures.inputs.judge import Guesser
@@ -114,31 +113,6 @@ def test_a_conversation_goes_on_from_the_cache_of_its_picture() -> None:
 
     truth = twice()
     assert torch.equal(twice(custom_generate=drafted(truth)), truth)
-
-
-class Sure(Guesser):
-    """Drafts as much of a known text as it is asked for."""
-
-    def one(self, job: Any) -> Draft:
-        known = len(job.request.tokens) - job.request.prompt_length
-        return Draft.chain(self.rows[0][known:][: job.length])
-
-
-def test_a_text_may_end_with_the_last_position() -> None:
-    """Plain decoding reads none beyond it, so no draft does."""
-    made, inputs = bart(), shown("bart", 1)
-    free = written(made, inputs, 40)[0, 1:].tolist()
-    last = max(free.index(token) for token in set(free[:32]))
-    table = made.get_decoder().embed_positions
-    table.weight = torch.nn.Parameter(table.weight[: last + 1 + table.offset].detach())
-    made.config.max_position_embeddings = last + 1
-    assert last >= 8
-    own = written(made, inputs, 40, eos_token_id=free[last])
-    assert own[0, 1:].tolist() == free[: last + 1]
-    adaptive = transformers_generate(
-        drafters=[Sure("sure", 0.0, [free])], policy="static-6", tokenizer=object()
-    )
-    assert torch.equal(written(made, inputs, 40, eos_token_id=free[last], custom_generate=adaptive), own)
 
 
 class Broken(LogitsProcessor):

@@ -33,8 +33,6 @@ from ...targets.scores import GreedyScores, SampledScores
 from .together import Steps, Together
 
 LOG = getLogger(__name__)
-# How configs call the length of a table of positions.
-TABLES = ("max_decoder_position_embeddings", "max_target_positions", "max_position_embeddings")
 # Model inputs other than the tokens that are read as such.
 FED = {"input_ids", "attention_mask", "position_ids", "use_cache", "logits_to_keep", *NAMES}
 
@@ -94,14 +92,6 @@ def drops_cache(model: Any, length: int) -> bool:
     return cache_in(prepare(ids, next_sequence_length=1, use_cache=True, **given)) is None
 
 
-def last_position(model: Any) -> int:
-    """Return the length of the decoder's table of positions; rotary ones have no end."""
-    text = model.config.get_text_config(decoder=True)
-    sizes = [getattr(text, name, None) for name in TABLES]
-    is_rotary = getattr(text, "rope_parameters", None) is not None
-    return ENDLESS if is_rotary else int(next((size for size in sizes if size), ENDLESS))
-
-
 class PromptedTarget:
     """The model that `generate` was called on, for one call at a time: all rows are read in one pass.
 
@@ -118,7 +108,6 @@ class PromptedTarget:
         # A quantised head has no weight of that shape.
         self.vocab_size = int(getattr(model.get_output_embeddings(), "out_features", text.vocab_size))
         self.max_length = self.window = ENDLESS
-        self.positions = last_position(model)
         self.device, self.dtype = device_of(model), model.dtype
         self.trials = Trials(model)
         self.ways: dict[bool, Prompted] = {}  # for batches or not, what was found out without padding
@@ -166,15 +155,11 @@ class PromptedTarget:
         self.order[request.id] = len(self.order)
 
     def reach(self, request: Request) -> int:
-        """The model reads its prompt without a draft, and no draft beyond its positions, where plain decoding
-        may never come, or across a change of rotary frequencies."""
-        if self.rows is None:
-            return 0
-        reach = self.positions - self.rows.virtual - self.steps.ids.shape[1]
-        if self.rope.borders:
-            least, most = self.inputs.lengths(self.steps.count)
-            reach = min(reach, self.rope.last(least) - most)
-        return max(reach, 0)
+        """The model reads its prompt without a draft, and no draft across a change of rotary frequencies."""
+        if self.rows is None or not self.rope.borders:
+            return ENDLESS if self.rows is not None else 0
+        least, most = self.inputs.lengths(self.steps.count)
+        return max(self.rope.last(least) - most, 0)
 
     def padding(self, steps: Steps, limit: int, prompt: Any) -> PromptedTarget:
         """Finished rows continue in the same passes."""
