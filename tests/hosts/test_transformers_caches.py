@@ -130,7 +130,7 @@ def test_finished_rows_after_a_cache_still_have_their_scores(drafted: Any) -> No
 class Quantised(QuantizedLayer):  # type: ignore[no-untyped-call]  # as its base
     """Stores whole numbers."""
 
-    def _quantize(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
+    def _quantize(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
         return tensor.round()
 
     def _dequantize(self, q_tensor: torch.Tensor) -> torch.Tensor:
@@ -140,8 +140,8 @@ class Quantised(QuantizedLayer):  # type: ignore[no-untyped-call]  # as its base
 class Rounded(DynamicLayer):  # type: ignore[no-untyped-call]  # as its base
     """The same by a caller's own class."""
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, *more: Any, **named: Any) -> Any:
-        return super().update(keys.round(), values.round(), *more, **named)
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return super().update(key_states.round(), value_states.round(), *args, **kwargs)
 
 
 @pytest.mark.parametrize("kind", [Quantised, Rounded])
