@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from draftwise import UserError
+
 from .conftest import Models, Refused, Run
 
 
@@ -41,9 +43,7 @@ def test_version(run: Run) -> None:
         (["bench", "--policies", "autoo", "--out", "x"], "did you mean auto?"),
         (["bench", "--drafters", "", "--out", "x"], "--drafters is empty"),
         (["trace", "--drafters", "", "--out", "x"], "--drafters is empty"),
-        (["generate", "a", "--temperature", "nan"], "temperature"),
         (["generate", "a", "--max-new-tokens", "-3"], "-3"),
-        (["generate", "a", "--stop", ""], "stop string"),
         (["generate", "a" * 500], "500"),
         (["demo", "--prompts", "0"], "--prompts"),
     ],
@@ -121,6 +121,15 @@ def test_python_errors_are_not_hidden(models: Models, run: Run, monkeypatch: pyt
     monkeypatch.setattr(models, "distribution", broken)
     with pytest.raises(ZeroDivisionError):
         run("generate", "a")
+
+
+@pytest.mark.parametrize("samples", ["1", "2"])
+def test_a_text_that_cannot_be_written_is_one_line(models: Models, refused: Refused, samples: str) -> None:
+    def fails(history: object) -> None:
+        raise UserError("no token can be chosen")
+
+    models.distribution = fails  # type: ignore[assignment]
+    assert "no token can be chosen" in refused("generate", "a", "--json", "--samples", samples)
 
 
 def test_ctrl_c_while_loading(models: Models, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from draftwise.cli import show
+from draftwise.cli import main, show
 from draftwise.cli.streams import to_stderr
 from draftwise.core.round import Stats
 from draftwise.generation.output import Output
 from tests.measure.report import folder as made
 
-from .conftest import Models, Result, Run
+from .conftest import Letters, Models, Result, Run
 
 FULL = Path("/dev/full")
 
@@ -54,6 +55,17 @@ def test_a_closed_standard_input_is_an_empty_one() -> None:
 
 def test_a_closed_standard_error_leaves_the_output_alone() -> None:
     assert shell("$D --version 2>&-")[:2] == (0, shell("$D --version")[1])
+
+
+def test_an_output_that_lacks_a_character_is_told(
+    models: Models, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not replaced by another one: the text would not be the model's own."""
+    monkeypatch.setattr(Letters, "decode", lambda self, tokens, **_: "☃" * len(tokens))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
+        status = main(["generate", "a", "--max-new-tokens", "3"])
+    one_line((status, "", capsys.readouterr().err), "latin-1", "☃", "set PYTHONIOENCODING=utf-8")
 
 
 @pytest.mark.parametrize("place", ["report.html", "report.md", "pictures"])

@@ -77,6 +77,20 @@ def test_a_local_folder_and_what_lies_beside_it(run: Run, tmp_path: Path) -> Non
     assert "does not name its model" in run("suggest", str(tmp_path / "target"))[1]
 
 
+def test_what_is_damaged_beside_the_target_is_left_out(run: Run, tmp_path: Path) -> None:
+    """Half a download, or another program's folder, is no reason to suggest nothing."""
+    for name in ("target", "sql", "no-settings", "list", "tokenizer", "pointer"):
+        shutil.copytree(bundled("zoo:target" if name == "target" else "zoo:sql").path, tmp_path / name)
+    (tmp_path / "no-settings" / "config.json").write_text("{")
+    (tmp_path / "list" / "config.json").write_text('{"architectures": 5, "text_config": null}')
+    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    for weights in (tmp_path / "pointer").glob("*.safetensors"):
+        weights.write_text(pointer)
+    rows = found(run, str(tmp_path / "target"))
+    assert [name for name in rows if str(tmp_path) in name] == [str(tmp_path / "sql")]
+
+
 def test_offline_published_names_are_not_checked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

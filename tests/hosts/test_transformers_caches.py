@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import DynamicCache, StaticCache
+from transformers.cache_utils import DynamicLayer, QuantizedLayer
 
 from draftwise import UserError, transformers_generate
 from draftwise.models.cache_names import CACHE, cache_in, name_for
@@ -124,6 +125,39 @@ def test_finished_rows_after_a_cache_still_have_their_scores(drafted: Any) -> No
     assert torch.equal(found[0].sequences, found[1].sequences)
     for own, mine in zip(found[0].scores, found[1].scores, strict=True):
         assert torch.allclose(own, mine, atol=1e-4)
+
+
+class Quantised(QuantizedLayer):  # type: ignore[no-untyped-call]  # as its base
+    """Stores whole numbers."""
+
+    def _quantize(self, tensor: torch.Tensor, axis: int = 0) -> torch.Tensor:
+        return tensor.round()
+
+    def _dequantize(self, q_tensor: torch.Tensor) -> torch.Tensor:
+        return q_tensor
+
+
+class Rounded(DynamicLayer):  # type: ignore[no-untyped-call]  # as its base
+    """The same by a caller's own class."""
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return super().update(key_states.round(), value_states.round(), *args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", [Quantised, Rounded])
+def test_an_empty_cache_that_changes_what_it_stores_is_refused(drafted: Any, kind: Any) -> None:
+    """Plain decoding reads what it stores, so that a text with drafts would be another."""
+    target, asked = model("llama"), {"max_new_tokens": 12, "pad_token_id": 0}
+
+    def given() -> dict[str, Any]:
+        cache = DynamicCache(config=target.config)
+        cache.layers = [kind() for _ in cache.layers]
+        return {CACHE: cache}
+
+    own = target.generate(IDS[1:2], **asked, **given())
+    assert not torch.equal(own, target.generate(IDS[1:2], **asked))
+    with pytest.raises(UserError, match=rf"{CACHE}: .*{kind.__name__} may not; use a DynamicCache"):
+        target.generate(IDS[1:2], **asked, **given(), custom_generate=drafted)
 
 
 class Odd(DynamicCache):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationMixin, LlamaConfig
+from transformers import GenerationMixin, LlamaConfig, LogitsProcessor
 
 from draftwise import UserError, transformers_generate
 from draftwise.models import prompted, verdicts
@@ -115,6 +115,22 @@ def test_a_conversation_goes_on_from_the_cache_of_its_picture() -> None:
     assert torch.equal(twice(custom_generate=drafted(truth)), truth)
 
 
+class Broken(LogitsProcessor):
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if input_ids.shape[1] > 5:
+            raise ArithmeticError("no")
+        return scores
+
+
+def test_a_call_that_fails_holds_no_cache() -> None:
+    made, inputs = bart(), shown("bart", 1)
+    adaptive = transformers_generate(drafters=["ngram"], tokenizer=object())
+    with pytest.raises(ArithmeticError, match="no"):
+        written(made, inputs, logits_processor=[Broken()], custom_generate=adaptive)
+    ((_, target, _),) = adaptive.__self__.hosted.values()  # type: ignore[attr-defined]
+    assert target.rows is None and target.latest is None and not hasattr(target, "inputs")
+
+
 def test_a_smaller_model_of_the_kind_drafts_from_the_same_sound() -> None:
     made, inputs = whisper(), shown("whisper", 2)
     truth = written(made, inputs)
@@ -129,6 +145,33 @@ def test_a_smaller_model_of_the_kind_drafts_from_the_same_sound() -> None:
     ((loop, *_),) = host.hosted.values()
     (drafter,) = loop.pool.drafters.values()
     assert drafter.prompted is drafter.read is None and not drafter.prompt, "nothing of the sound is kept"
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_recorder_is_told_what_the_smaller_model_would_have_drafted(rows: int) -> None:
+    """At the place that it asks about, whichever tokens have been written since."""
+    made, inputs = whisper(), shown("whisper", rows)
+    adaptive = transformers_generate(
+        drafters=[whisper(), "ngram"], policy="hedgespec?length=4", tokenizer=object()
+    )
+    told: list[tuple[tuple[int, ...], list[int]]] = []
+    truth = written(made, inputs, 30)
+    written(made, inputs, 2, custom_generate=adaptive)
+    ((loop, _, _),) = adaptive.__self__.hosted.values()  # type: ignore[attr-defined]
+    (name, drafter), *_ = loop.pool.drafters.items()
+    draft = drafter.draft
+
+    def spy(jobs: Any) -> Any:
+        drafts = draft(jobs)
+        for job, one in zip(jobs, drafts, strict=True):
+            row = truth[drafter.order[job.request.id], 1:].tolist()
+            told.append((one.tokens, row[job.request.position :][: len(one.tokens)]))
+        return drafts
+
+    drafter.draft = spy
+    assert torch.equal(written(made, inputs, 30, custom_generate=adaptive), truth)
+    assert len(told) > 3 and not loop.pool.faults[name]
+    assert all(list(drafted)[: len(wanted)] == wanted for drafted, wanted in told)
 
 
 def counted(made: Any, run: Any) -> int:

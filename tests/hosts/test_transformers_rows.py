@@ -27,6 +27,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from draftwise import UserError, transformers_generate
+from draftwise.hosts.transformers.call import RowView
 from draftwise.targets.hf import HFTarget
 from tests.distributions import p_value
 from tests.effort import drawn, some
@@ -267,6 +268,32 @@ def test_scores_and_logits_are_those_of_plain_decoding(target: Any, rows: int, s
     assert out.attentions is None and out.hidden_states is None
 
 
+class Devices(LogitsProcessor):
+    """Notes on which devices it is given its arguments."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.seen = [input_ids.device.type, scores.device.type]
+        return torch.zeros(scores.shape)
+
+
+def test_a_rows_processors_run_where_the_ids_are() -> None:
+    """There `generate` makes them; the logits may be on another device."""
+    devices = Devices()
+    ids = torch.zeros(3, dtype=torch.long, device="meta")
+    processed = RowView([devices], 0, ids, 2)(torch.zeros((1, 4), dtype=torch.long), torch.ones((1, 5)))
+    assert devices.seen == ["meta", "meta"] and processed.device.type == "cpu"
+
+
+def test_ids_of_32_bits_grow_as_in_plain_decoding(target: Any) -> None:
+    asked = {"max_new_tokens": 5, "pad_token_id": 0}
+    own = target.generate(IDS[1:2].int(), **asked)
+    out = target.generate(IDS[1:2].int(), **asked, custom_generate=method())
+    assert out.dtype == own.dtype and torch.equal(out, own)
+
+
 class Broken(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if input_ids.shape[1] > IDS.shape[1] + 4:
@@ -312,6 +339,16 @@ def test_a_call_from_inside_a_call_is_refused(target: Any) -> None:
 
     with pytest.raises(UserError, match="inside its own call"):
         target.generate(IDS[:1], max_new_tokens=4, custom_generate=drafted, stopping_criteria=[Inner()])
+
+
+def test_a_model_that_is_tried_keeps_its_own_settings() -> None:
+    """Another thread may call its `generate` meanwhile, which reads them before it waits for its turn."""
+    made, seen = model("llama", seed=71), list[bool]()
+    own = made.generation_config
+    made.model.register_forward_pre_hook(lambda *_: seen.append(made.generation_config is own))
+    alone = transformers_generate(drafters=["ngram"], policy="static-3", tokenizer=object())
+    made.generate(**BATCH, max_new_tokens=4, pad_token_id=0, custom_generate=alone)
+    assert len(seen) > 8 and all(seen), "the trials are passes of this model"
 
 
 def test_eight_threads_with_one_method(target: Any) -> None:

@@ -70,6 +70,7 @@ def test_the_longest_draft_is_the_policys() -> None:
         ({"policy": len}, "workers load it by name"),
         ({"drafters": ["a,b"]}, "without comma"),
         ({"drafters": [object()]}, "by name"),
+        ({"seed": 1.5}, "seed=1.5: give a whole number"),
         ({"policy": "draft-all", "drafters": ["ngram", "suffix"]}, "trees"),
     ],
 )

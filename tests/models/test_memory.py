@@ -93,6 +93,9 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"\x05\0\0\0\0\0\0\0nope!")
     with pytest.raises(UserError, match="download it again"):
         footprint(tmp_path)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(UserError, match="holds no Safetensors"):
+        footprint(tmp_path)
 
 
 def test_a_data_set_of_a_models_name_hides_no_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,10 +128,17 @@ def test_the_command_for_vllm_has_the_same_drafters_policy_and_state(
         "learnt.json",
         "--window",
         "900",
+        "--trust-remote-code",
+        "--api-key",
+        "secret",
+        "--allow-origin",
+        "https://a.example",
     ]
     assert main(["serve", "--target", "org/model", *options, "--print-vllm"]) == 0
     words = shlex.split(capsys.readouterr().out)
     assert words[:3] == ["vllm", "serve", "org/model"] and words[words.index("--max-model-len") + 1] == "900"
+    assert "--trust-remote-code" in words and words[words.index("--api-key") + 1] == "secret"
+    assert json.loads(words[words.index("--allowed-origins") + 1]) == ["https://a.example"]
     config = json.loads(words[words.index("--speculative-config") + 1])
     state = Path("learnt.json").resolve()
     assert config == vllm_config(drafters=["ngram", "suffix"], policy="metasd-ucb", state=state)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from draftwise.errors import UserError
+from draftwise.errors import GenerationError, UserError
 from draftwise.inputs import whole
 from draftwise.registry import meant
 
@@ -102,6 +102,13 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         _drop_output()  # the reader has left
         return 1
+    except UnicodeEncodeError as error:
+        if error.encoding == "utf-8":
+            raise  # half a character, which no output takes
+        missing = error.object[error.start]
+        return _fail(
+            f"standard output is {sys.stdout.encoding}, which has no {missing!r}: set PYTHONIOENCODING=utf-8"
+        )
     except OSError as error:
         if error.errno is None or isinstance(error, (ConnectionError, TimeoutError)):
             raise  # what a library says, or a network, is not about a file
@@ -122,6 +129,11 @@ def _run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except UserError as error:
         return _fail(str(error))
+    except GenerationError as error:
+        first = next(iter(error.errors.values()))
+        if not isinstance(first, UserError):
+            raise
+        return _fail(str(first))
     except CommandError as error:
         return _fail(_usage(error))
     except typer.Abort:

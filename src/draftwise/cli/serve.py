@@ -109,6 +109,12 @@ def _vllm(models: ModelOptions, address: AddressOptions, limits: Limits) -> str:
         words += ["--max-model-len", str(limits.window)]
     if models.dtype != "auto":
         words += ["--dtype", models.dtype]
+    if models.trust_remote_code:
+        words.append("--trust-remote-code")
+    if address.api_key:
+        words += ["--api-key", address.api_key]
+    if address.allow_origin:
+        words += ["--allowed-origins", json.dumps(address.allow_origin)]
     drafters, policy = models.drafter_names, models.policy or ""
     state = None if models.state in (AUTO, OFF) else models.state
     config = vllm_config(drafters=drafters, policy=policy, state=state)

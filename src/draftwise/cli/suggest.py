@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from os.path import isfile  # which is False for what may not be looked at
 from pathlib import Path
 from typing import Annotated
 
@@ -143,17 +144,20 @@ def local(target: str, folder: Path) -> Iterator[Suggestion]:
     for name, place in candidates(folder).items():
         if place.resolve() == folder.resolve():
             continue
-        if (head := kind_of_head(place, folder)) is not None:
-            why = f"{head} head with the target's hidden size and vocabulary"
-            cost, name = footprint(place), f"{head}:{name}"
-        elif own_vocabulary is not None and vocabulary(place) == own_vocabulary:
-            cost, why = footprint(place), "the target's tokenizer"
-            if size is not None and cost.parameters is not None:
-                if cost.parameters >= size:
-                    continue
-                why += f", {100 * cost.parameters / size:.0f} % of its parameters"
-        else:
+        try:
+            head = kind_of_head(place, folder)
+            if head is None and (own_vocabulary is None or vocabulary(place) != own_vocabulary):
+                continue
+            cost = footprint(place)
+        except (OSError, ValueError, TypeError, AttributeError):  # half a download, or something else
             continue
+        why = "the target's tokenizer"
+        if head is not None:
+            why, name = f"{head} head with the target's hidden size and vocabulary", f"{head}:{name}"
+        elif size is not None and cost.parameters is not None:
+            if cost.parameters >= size:
+                continue
+            why += f", {100 * cost.parameters / size:.0f} % of its parameters"
         yield _suggestion(target, name, why, HERE, cost.weight_bytes, cost.cache_bytes)
 
 
@@ -177,24 +181,28 @@ def candidates(folder: Path) -> dict[str, Path]:
     """Return every model on this machine by the name that loads it."""
     bundled = {one.name: Path(one.path) for one in (*list_zoo(), *list_parts())}
     inside = {place.resolve() for place in bundled.values()}
+    try:
+        places = sorted(folder.resolve().parent.iterdir())
+    except OSError:  # a folder in one that may not be listed
+        places = []
     beside = {
         str(place): place
-        for place in sorted(folder.resolve().parent.iterdir())
-        if (place / "config.json").is_file() and place.resolve() not in inside
+        for place in places
+        if isfile(place / "config.json") and place.resolve() not in inside
     }
     return bundled | hub.cached_models() | beside
 
 
 def vocabulary(folder: Path) -> str | None:
-    """Return the fingerprint of a folder's tokenizer; None if it has no tokenizer.json."""
+    """Return the fingerprint of a folder's tokenizer; None if it has no tokenizer.json that can be read."""
     from tokenizers import Tokenizer
 
     from draftwise.drafters.lookup.datastore import tokenizer_fingerprint
 
-    file = folder / "tokenizer.json"
-    if not file.is_file():
+    try:
+        return tokenizer_fingerprint(Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab())
+    except Exception:  # the library raises nothing more precise
         return None
-    return tokenizer_fingerprint(Tokenizer.from_file(str(file)).get_vocab())
 
 
 def kind_of_head(place: Path, target: Path) -> str | None:

@@ -88,7 +88,10 @@ def _first(config: Mapping[str, Any], *names: str) -> int | None:
 def _read_header(file: Path) -> dict[str, dict[str, Any]]:
     """Shape and dtype of every tensor in a Safetensors file, by name."""
     with file.open("rb") as opened:
-        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+        size = int.from_bytes(opened.read(8), "little")
+        if size > file.stat().st_size:  # of another format, or a pointer of Git LFS
+            raise ValueError(f"{file.name} holds no Safetensors")
+        header = json.loads(opened.read(size))
     return {name: tensor for name, tensor in header.items() if name != "__metadata__"}
 
 

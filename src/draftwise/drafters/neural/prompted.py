@@ -43,10 +43,12 @@ class PromptedDrafter(Drafter):
         self.order: dict[int, int] = {}  # by request, its row
         self.open_rows = 0
         self.read: Tensor | None = None  # rows as the cache has them, with guesses
+        self.start = 0  # tokens of a row that are the decoder's prompt
 
     def begin(self, encoded: Tensor | None, kwargs: Mapping[str, Any], texts: Texts) -> None:
         """A call begins: the input of the encoder, the target's other inputs, and its rows."""
         self.texts, self.prompted, self.read = texts, None, None
+        self.start = texts.ids.shape[1]
         self.order.clear()
         self.open_rows = len(texts.ids)
         self.prompt = {"inputs": None}
@@ -72,8 +74,7 @@ class PromptedDrafter(Drafter):
     @torch.no_grad()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """One chain per job; every row takes part in each pass until all drafts are complete."""
-        assert self.texts is not None
-        ids = self.texts.ids.to(self.model.device)
+        ids = self._rows(jobs[0].request).to(self.model.device)
         ids = ids.where(ids < embedded(self.model), 0)  # ids that only the target knows
         rows = [self.order[job.request.id] for job in jobs]
         logits = self._catch_up(ids)[rows]
@@ -91,9 +92,20 @@ class PromptedDrafter(Drafter):
 
         return draft_chains(jobs, logits, None, step, vocab_size=self.vocab_size, sample=True)
 
+    def _rows(self, request: Request) -> Tensor:
+        """The rows as far as the text of one of them goes, which a recorder may have cut.
+
+        The steps of a single row are made after its round, so that its text may be longer here.
+        """
+        assert self.texts is not None
+        length = self.start + request.position
+        ids = self.texts.ids[:, :length]
+        new = ids.new_tensor([request.tokens[len(request.tokens) + ids.shape[1] - length :]])
+        return torch.cat([ids, new.expand(len(ids), -1)], dim=1)
+
     def _catch_up(self, ids: Tensor) -> Tensor:
         """Read the committed rows; returns the logits after them, shape (rows, 1, vocabulary)."""
-        if self.prompted is None or self.read is None:
+        if self.prompted is None or self.read is None or ids.shape[1] < min(self.prompted.carried):
             self.prompted, self.read = self._prompted(ids), ids
         shared = min(self.read.shape[1], ids.shape[1])
         same = (self.read[:, :shared] == ids[:, :shared]).all(0).long().cumprod(0).sum()

@@ -22,7 +22,7 @@ from ...core.batch import OneAtATime
 from ...core.loop import Loop
 from ...core.sampling import whole_number
 from ...errors import UserError
-from ...models.cache_names import CACHE
+from ...models.cache_names import CACHE, cache_in
 from ...models.load import load_tokenizer
 from ...models.modes import evaluating
 from ...models.probe.checks import device_of
@@ -34,7 +34,7 @@ from ...policies.catalogue import Method
 from ...specs import DrafterSpec, LoadOptions, PolicySpec, model_name, parse_drafters, parse_policy
 from ...state.cached import AUTO, check_state, open_state
 from ...state.file import StateFile
-from .arguments import check, check_cache, check_call
+from .arguments import check, check_cache, check_call, check_given
 from .call import Call
 from .prompted import Inputs, PromptedTarget
 from .target import HostTarget, Prompt, fill, read_prompt
@@ -54,10 +54,10 @@ def transformers_generate(
     """A decoding method for Transformers' `generate`: the model's own text, drafted as the policy decides.
 
     Drafters are names or loaded models. The model is used unchanged. Reuse the returned function for many
-    calls: it keeps what the policy learned. `compile`, `exact` and `state` are those of
-    `Decoder.from_pretrained`. `tokenizer` is the model's, or a name; it is only needed to check a drafter
-    given by name, and by default it is loaded by the model's own name. Sampling follows `torch.manual_seed`.
-    Calls from several threads run one after another.
+    calls: it keeps what the policy learned, and the models that it was called on. `compile`, `exact` and
+    `state` are those of `Decoder.from_pretrained`. `tokenizer` is the model's, or a name; it is only needed
+    to check a drafter given by name, and by default it is loaded by the model's own name. Sampling follows
+    `torch.manual_seed`. Calls from several threads run one after another.
 
     Raises:
         UserError: an unknown name or option, an argument of `generate` that is not supported, or a model that
@@ -120,6 +120,7 @@ class Host:
         """The decoding method that `generate` calls, with its arguments by these names."""
         streamer = check_call(model, streamer, synced_gpus)
         check(generation_config, model)
+        check_given(cache_in(model_kwargs))
         criteria = self.ends(stopping_criteria, stop_strings, model)
         steps = Steps(input_ids, criteria, generation_config, streamer)
         with self.turn(), self.evaluating(model):
@@ -131,11 +132,15 @@ class Host:
                 target.begin(prompt, steps, loop.pool.drafters.values())
             else:
                 target.chunk = generation_config.prefill_chunk_size or target.usual
-            check_cache(generation_config, model, target)
-            Call(loop, target, generation_config, logits_processor, criteria, steps, prompt).run()
+            try:
+                check_cache(generation_config, model, target)
+                Call(loop, target, generation_config, logits_processor, criteria, steps, prompt).run()
+                cache = target.end() if isinstance(target, PromptedTarget) else prompt.cache
+            finally:
+                if isinstance(target, PromptedTarget):
+                    target.forget()
             if file is not None:
                 file.keep()
-            cache = target.end() if isinstance(target, PromptedTarget) else prompt.cache
             returned = bool(generation_config.return_dict_in_generate)
             used = returned or getattr(cache, "_is_user_defined", False)
             if isinstance(target, HostTarget) and cache is not None and used:

@@ -12,6 +12,7 @@ from transformers.integrations import deepspeed
 from transformers.integrations.fsdp import is_fsdp_managed_module
 
 from ...errors import UserError
+from ...models.cache_names import CACHE
 from .prompted import PromptedTarget
 from .target import HostTarget
 
@@ -58,6 +59,21 @@ def check_cache(config: GenerationConfig, model: Any, target: HostTarget | Promp
     if config.use_cache is False and (target.regimes is not None or isinstance(target, PromptedTarget)):
         name = type(model).__name__
         raise UserError(f"use_cache=False: {name} writes another text without its cache; give use_cache=True")
+
+
+def check_given(cache: Any) -> None:
+    """Raise a UserError for a caller's cache that changes what it stores: the text depends on it."""
+    if not getattr(cache, "_is_user_defined", False):
+        return
+    inner = getattr(cache, "self_attention_cache", cache)
+    for part in (inner, *getattr(inner, "layers", ())):
+        kinds, update = type(part).__mro__, getattr(type(part), "update", None)
+        is_foreign = update is not None and not update.__module__.startswith("transformers")
+        if is_foreign or any("Quantized" in kind.__name__ for kind in kinds):
+            raise UserError(
+                f"{CACHE}: draftwise keeps keys and values as the model computes them, which "
+                f"{type(part).__name__} may not; use a DynamicCache"
+            )
 
 
 # PEFT attaches to a model's layers, for one call, a list with an entry for each row of the batch.

@@ -69,8 +69,8 @@ class Call:
     steps: Steps
     prompt: Prompt
 
-    def run(self) -> Tensor:
-        """Decode every row; returns token ids with the prompt, padded on the right, shape (rows, length)."""
+    def run(self) -> None:
+        """Decode every row: `steps` then have the ids."""
         requests: list[Request] = []
         returned = self.steps.scores is not None or self.steps.logits is not None
         is_rowwise = all(type(p) in ROWWISE for p in self.processors)
@@ -88,7 +88,6 @@ class Call:
             self.target.together = None
             for request in requests:
                 self.loop.close(request)
-        return self.steps.ids
 
     def _together(self, requests: Sequence[Request]) -> Together:
         padding = self.target.padding(self.steps, self._limit(), self.prompt)
@@ -123,7 +122,7 @@ class Call:
                     tokens.append(request.tokens[request.prompt_length + steps.count])
                 else:
                     return
-            steps.add(torch.tensor(tokens, dtype=steps.ids.dtype, device=steps.ids.device))
+            steps.add(torch.tensor(tokens, device=steps.ids.device))
 
     def _close(self, requests: Sequence[Request]) -> None:
         """Close finished rows, and reject a row that cannot continue."""
@@ -190,9 +189,11 @@ class RowView(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return processed scores, shape (1, vocabulary)."""
-        ids: Any = torch.cat([self.prompt.to(scores.device), input_ids[:, self.start :]], dim=1)
-        shaped: Tensor = self.processors(ids, scores)
-        return shaped
+        device = self.prompt.device  # on which `generate` made the processors
+        ids: Any = torch.cat([self.prompt, input_ids[:, self.start :].to(device)], dim=1)
+        here: Any = scores.to(device)
+        shaped: Tensor = self.processors(ids, here)
+        return shaped.to(scores.device)
 
 
 def _of_row(processor: Any, row: int) -> Any:

@@ -22,7 +22,7 @@ from ...errors import UserError, one_line
 from ...models.cache_names import NAMES, cache_in, name_for
 from ...models.distributions import Chain, choices, on_host
 from ...models.probe.checks import device_of
-from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, having, made_up
+from ...models.probe.readings import LONGEST, NEW, PROMPT, Readings, made_up, with_settings
 from ...models.probe.small import miniature
 from ...models.prompted import Prompted, Trials, check_way
 from ...models.runner.positions import ENDLESS, Rope, pretended
@@ -139,14 +139,16 @@ class PromptedTarget:
         return rope
 
     def end(self) -> Any:
-        """Forget the call; returns its cache, which holds what plain decoding leaves in it."""
-        rows, steps = self.rows, self.steps
+        """Return the cache of the call, which then holds what plain decoding leaves in it."""
+        if self.rows is None:
+            return None
+        self.rows.complete(self.steps.ids)
+        return self.rows.cache
+
+    def forget(self) -> None:
+        """Forget the call, whatever ended it."""
         self.rows = self.latest = None
         del self.inputs, self.steps
-        if rows is None:
-            return None
-        rows.complete(steps.ids)
-        return rows.cache
 
     def open(self, request: Request) -> None:
         """The next row is that of this request."""
@@ -348,8 +350,10 @@ def _decode_padded(model: Any, prompt: list[int]) -> Tensor:
     returned = {"output_logits": True, "return_dict_in_generate": True}
     config = settings(max_new_tokens=NEW, do_sample=False, **returned)
     _forget(model)
-    with quiet(), having(model, settings()):
-        out = type(model).generate(model, ids, attention_mask=mask, generation_config=config)
+    with quiet():
+        out = type(model).generate(
+            with_settings(model, settings()), ids, attention_mask=mask, generation_config=config
+        )
     _forget(model)
     return torch.cat(list(out.logits))
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from ...core.drafts import Draft, Job
 from ...core.outcomes import Grade
 from ...core.request import Request
-from ...core.roles import GradeJob
+from ...core.roles import Drafter, GradeJob
 from ...errors import UserError, one_line
 from .options import EngineDrafter
 from .runner import Step
@@ -118,8 +118,10 @@ class FilledBlocks:
         return end
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Drafts with the model of vLLM's own proposer (`SpecDecodeBaseProposer` and its subclasses).
+
+    It is always ready, and reads a text when it drafts.
 
     `begin` and `end` enclose one step of the engine. `key_of` returns vLLM's id of a request. With tensor
     parallelism (`group`) the first rank calls the drafter and every rank runs the same passes (`follow`).
@@ -207,13 +209,6 @@ class ModelDrafter:
         return rows
 
     # -- the drafter's role ------------------------------------------------------------------------------
-
-    def hint(self, request: Request) -> float:
-        """Return 1: it is always ready."""
-        return 1.0
-
-    def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Do nothing: it reads in `draft`."""
 
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """Draft for all jobs in one call, as far as the longest of them asks; the others are cut."""
@@ -374,8 +369,8 @@ def target_states(step: Step, given: Mapping[str, Any]) -> Tensor:
     return states[:count].clone()  # the engine writes the next step's into the same memory
 
 
-class NgramDrafter:
-    """Drafts with vLLM's `NgramProposer`, from the engine's own copy of the texts.
+class NgramDrafter(Drafter):
+    """Drafts with vLLM's `NgramProposer`, from the engine's own copy of the texts; it keeps nothing.
 
     Raises:
         UserError: this vLLM has none.
@@ -404,15 +399,9 @@ class NgramDrafter:
         """Return the least length of a match if there is one, else 0: vLLM does not tell the length."""
         return self.least if self._draft(request) else 0.0
 
-    def observe(self, request: Request, new: Sequence[int]) -> None:
-        """Do nothing: the texts are the engine's."""
-
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
         """Return the text that follows the latest match, for each job."""
         return [Draft.chain(self._draft(job.request)[: job.length]) for job in jobs]
-
-    def close(self, request: Request) -> None:
-        """Do nothing: nothing is kept."""
 
     def _draft(self, request: Request) -> list[int]:
         """Return the longest draft after the request's text, which may be shorter than the engine's."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from random import Random
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -99,9 +101,11 @@ class Readings:
 
 @contextmanager
 def _rounded(embeddings: torch.nn.Module) -> Iterator[None]:
-    draw = torch.Generator().manual_seed(0)
+    draw, thread = torch.Generator().manual_seed(0), get_ident()
 
     def disturbed(module: torch.nn.Module, inputs: Any, said: Tensor) -> Tensor:
+        if get_ident() != thread:
+            return said
         errors = torch.randn(said.shape, generator=draw).to(said) * torch.finfo(said.dtype).eps
         return said * (1 + errors)
 
@@ -133,9 +137,9 @@ def own_text(model: Any, prompt: list[int]) -> tuple[list[int], Tensor]:
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     ids = torch.tensor([prompt], device=model.get_input_embeddings().weight.device)
     settings: Any = GenerationConfig
-    with quiet(), having(inner, settings()):
+    with quiet():
         out = type(inner).generate(
-            inner,
+            with_settings(inner, settings()),
             ids,
             attention_mask=torch.ones_like(ids),
             generation_config=settings(
@@ -146,20 +150,16 @@ def own_text(model: Any, prompt: list[int]) -> tuple[list[int], Tensor]:
     return out.sequences[0, : len(prompt) + NEW - 1].tolist(), logits
 
 
-@contextmanager
-def having(model: Any, settings: Any) -> Iterator[None]:
-    """Decode with these settings and none of the model's own, such as beams, then restore the model.
+def with_settings(model: Any, settings: Any) -> Any:
+    """Return the same modules with these settings, and with none of the model's own, such as beams.
 
-    Attributes of this model object are ignored too: a `generate` patched by draftwise, a tuned prompt.
+    The model itself is left alone, since other threads may call its `generate`. What hangs on the object is
+    left out: a tuned prompt.
     """
-    own, hung = model.generation_config, vars(model).pop("prepare_inputs_for_generation", None)
-    model.generation_config = settings
-    try:
-        yield
-    finally:
-        model.generation_config = own
-        if hung is not None:
-            model.prepare_inputs_for_generation = hung
+    alone = copy(model)
+    alone.generation_config = settings
+    vars(alone).pop("prepare_inputs_for_generation", None)
+    return alone
 
 
 def relative_error(said: Tensor, own: Tensor) -> float:
