@@ -250,11 +250,11 @@ def read_options(name: str, defaults: Options, given: Mapping[str, str]) -> dict
     for key, text in given.items():
         if key not in defaults:
             raise UserError(f"{name} has no option {key!r}: choose from {', '.join(defaults) or 'none'}")
-        options[key] = _convert(f"{name}: {key}={text}", defaults[key], text, may_be_zero=key == "confidence")
+        options[key] = _convert(f"{name}: {key}={text}", defaults[key], text)
     return options
 
 
-def _convert(what: str, default: Any, text: str, *, may_be_zero: bool) -> Any:
+def _convert(what: str, default: Any, text: str) -> Any:
     if isinstance(default, str):
         return text
     if isinstance(default, bool):
@@ -269,6 +269,6 @@ def _convert(what: str, default: Any, text: str, *, may_be_zero: bool) -> Any:
         value = type(default)(text)
     except ValueError:
         raise UserError(f"{what} is not {type(default).__name__}") from None
-    if not (0 < value < 1_000_000 or (may_be_zero and value == 0)):
+    if not (0 < value < 1_000_000 or value == default):
         raise UserError(f"{what}: give a positive number")
     return value
