@@ -43,10 +43,10 @@ class EarlyExitDrafter(HeadDrafter):
             int, "1 drafts a chain; more, a tree of at most length * width nodes", Within(1)
         ] = 1,
         sample: Annotated[
-            bool, "draw drafts where the request draws; false: always the most probable"
+            bool, "sample drafts where the request samples; false: most probable tokens"
         ] = True,
         top: Annotated[int, "tokens tried after each node of a tree", Within(1)] = 8,
-        gain: Annotated[float, "least gain in accepted tokens per added node; 0: no limit", Within(0)] = 0.0,
+        gain: Annotated[float, "least gain in accepted tokens per depth; 0: no limit", Within(0)] = 0.0,
     ) -> None:
         self.runner = target.runner
         if self.runner.stateful:

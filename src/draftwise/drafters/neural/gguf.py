@@ -142,7 +142,7 @@ def gguf(
     vocab_size: int,
     tokenizer: Any = None,
     *,
-    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    sample: Annotated[bool, "sample drafts where the request samples; false: most probable tokens"] = True,
     context: Annotated[int, "most tokens of a text; 0: what the model was trained for", Within(0)] = 0,
     threads: Annotated[int, "threads of llama.cpp; 0: as many as PyTorch has", Within(0)] = 0,
     gpu_layers: Annotated[

@@ -20,9 +20,9 @@ def eagle(
     target: Source,
     *,
     width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes", Within(1)] = 1,
-    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    sample: Annotated[bool, "sample drafts where the request samples; false: most probable tokens"] = True,
     top: Annotated[int, "tokens tried after each node of a tree", Within(1)] = 8,
-    gain: Annotated[float, "least gain in accepted tokens per added node; 0: no limit", Within(0)] = 0.0,
+    gain: Annotated[float, "least gain in accepted tokens per depth; 0: no limit", Within(0)] = 0.0,
 ) -> EagleDrafter | PEagleDrafter | DFlashDrafter:
     """Drafts from the target's hidden states with a published EAGLE, P-EAGLE or DFlash head.
 

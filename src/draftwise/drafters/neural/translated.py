@@ -335,7 +335,7 @@ def lm(
     vocab_size: int,
     tokenizers: tuple[Any, Any] | None = None,
     *,
-    sample: Annotated[bool, "draw drafts where the request draws; false: always the most probable"] = True,
+    sample: Annotated[bool, "sample drafts where the request samples; false: most probable tokens"] = True,
     window: Annotated[int, "latest tokens that it sees; 0: all", Within(0)] = 0,
     sinks: Annotated[int, "first tokens that it sees beside the window", Within(0)] = 4,
     vocabulary: Annotated[
