@@ -69,7 +69,7 @@ class Seen:
 
 
 def ask(client: openai.AsyncOpenAI, prompt: str, chat: bool, **options: Any) -> Awaitable[AsyncIterator[Any]]:
-    """A streamed greedy text: the answer in a chat, or how a text goes on."""
+    """A streamed greedy text: the answer in a chat, or how a text continues."""
     options |= {"temperature": 0.0, "stream": True, "stream_options": {"include_usage": True}}
     if chat:
         return client.chat.completions.create(messages=[{"role": "user", "content": prompt}], **options)
