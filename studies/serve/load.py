@@ -92,7 +92,8 @@ async def one(stream: Awaitable[AsyncIterator[Any]], seen: Seen) -> None:
 
 def piece_of(choice: Any) -> str | None:
     """The new text of a choice, of either kind of request."""
-    return choice.delta.content if hasattr(choice, "delta") else choice.text
+    text: str | None = choice.delta.content if hasattr(choice, "delta") else choice.text
+    return text
 
 
 def drawn(prompts: Sequence[str], client: int) -> Iterator[str]:
