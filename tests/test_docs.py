@@ -104,6 +104,13 @@ def test_every_file_format_is_in_the_reference() -> None:
     assert [name for name in sorted(names) if f"`{name}`" not in page] == []
 
 
+def test_every_file_of_the_cache_is_listed() -> None:
+    sources = "\n".join(file.read_text() for file in (ROOT / "src/draftwise/models").rglob("*.py"))
+    kinds = re.findall(r'^(?:KIND|PACKING) = "(\w+)"', sources, flags=re.M)
+    page = (ROOT / "docs/how-to/install.md").read_text()
+    assert len(kinds) > 4 and [kind for kind in kinds if f"`{kind}.json`" not in page] == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     said = (ROOT / "zensical.toml").read_text()
     docs = [page.relative_to(ROOT / "docs") for page in PAGES if ROOT / "docs" in page.parents]

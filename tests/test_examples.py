@@ -8,11 +8,13 @@ import re
 import runpy
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from draftwise.policies.auto.drafts import Reason
 from tests.effort import some, thorough
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -74,6 +76,13 @@ def test_the_notebook_runs(run: Callable[[Path], str], tmp_path: Path) -> None:
     program = tmp_path / "cells.py"
     program.write_text("\n".join("".join(cell["source"]) for cell in cells()))
     assert "accepted per round" in run(program)
+
+
+def test_the_notebook_reads_fields_that_exist() -> None:
+    """Where the cells are not run."""
+    source = "\n".join("".join(cell["source"]) for cell in cells())
+    read = set(re.findall(r"\breason\.(\w+)", source))
+    assert read and read <= {field.name for field in fields(Reason)}
 
 
 def test_the_notebook_has_its_outputs() -> None:

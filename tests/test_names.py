@@ -76,6 +76,20 @@ def test_a_policys_name_is_looked_at_before_anything_is_loaded(policy: Any, said
 
 
 @pytest.mark.parametrize(
+    ("drafter", "said"),
+    [
+        ("ngram?mx=3", "ngram has no option 'mx': did you mean max?"),
+        ("zoo:general?windw=64", "lm has no option 'windw': did you mean window?"),
+        ("suffix?depth=deep", "'deep' is not a whole number"),
+    ],
+)
+def test_a_drafters_options_are_looked_at_before_anything_is_loaded(drafter: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Decoder.from_pretrained("there/is/no/such/target", drafters=[drafter])
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "drafters", [5, [5], ["ngram", 5.0], {"a": 1}.items(), ["ngram", ""], "ngram,,suffix", None]
 )
 def test_what_are_no_drafters_are_refused_in_one_line(drafters: Any) -> None:

@@ -85,14 +85,15 @@ def _is_on_cpu(file: ModelSpec) -> bool:
 
 
 def check_drafters(drafters: Sequence[DrafterSpec]) -> None:
-    """Check that the files of all drafters exist, before anything is loaded."""
+    """Check that the models of all drafters exist, and their options, before anything is loaded."""
     for spec in drafters:
-        if spec.loaded is not None or not spec.is_model:
+        if spec.loaded is not None:
             continue
         if spec.is_gguf:
             check_file(spec.path)
-        elif not Path(spec.path).expanduser().is_dir():
+        elif spec.is_model and not Path(spec.path).expanduser().is_dir():
             _check_model(spec)
+        registry.read_options("drafters", spec)
 
 
 def _check_model(spec: DrafterSpec) -> None:

@@ -15,6 +15,8 @@ import pytest
 
 from draftwise import Decoder, UserError, method
 from draftwise.cli import main
+from draftwise.drafters.cascade import TogetherDrafter
+from draftwise.plugins import Drafter
 from draftwise.specs import DrafterSpec, ModelSpec, PolicySpec
 from draftwise.testing.distributions import Distribution, Vector
 from draftwise.testing.drafter import SimDrafter
@@ -86,7 +88,11 @@ class Models:
         self.asked.append({"target": target.text, "drafters": names, "policy": policy.text, **rest})
         if target.text != "zoo:target":
             raise UserError(f"no model {target.text!r}: give zoo:target")
-        team = {name: SimDrafter(after(3)) if name == "ngram" else Sometimes() for name in names}
+        team: dict[str, Drafter] = {
+            name: SimDrafter(after(3)) if name == "ngram" else Sometimes() for name in names
+        }
+        if policy.name == "draft-all":
+            team["all"] = TogetherDrafter()
         sim = SimTarget(lambda history: self.distribution(history), len(LETTERS), max_length=self.max_length)
         sim.open = self.count_open  # type: ignore[method-assign]
         self.targets.append(sim)

@@ -60,6 +60,15 @@ def test_a_terminal_gets_colours_a_legend_and_a_closing_line(
     assert closing.startswith("50 tokens")
 
 
+def test_a_draft_of_several_drafters_has_a_colour_too(
+    models: Models, on_terminal: Callable[..., str]
+) -> None:
+    shown = on_terminal(*FIFTY, "--drafters", "suffix,ngram", "--policy", "draft-all")
+    text, legend, _ = shown.splitlines()
+    assert "\x1b[35mb" in text
+    assert "\x1b[35m■ all" in legend
+
+
 def test_escape_codes_of_a_model_do_not_reach_the_terminal(
     models: Models, on_terminal: Callable[..., str]
 ) -> None:

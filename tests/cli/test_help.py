@@ -11,6 +11,16 @@ import typer
 
 from draftwise.cli import main
 from draftwise.cli.app import app
+from draftwise.train.settings import (
+    ClassifierRun,
+    DrafterRun,
+    EagleRun,
+    MedusaRun,
+    RouterRun,
+    list_defaults,
+    read_options,
+)
+from draftwise.train.settings import Run as Training
 from tests.effort import some
 
 from .conftest import Refused, Run
@@ -27,8 +37,8 @@ def verbs(command: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 VERBS = dict(verbs(typer.main.get_command(app)))
 
 
-def parsed(arguments: list[str]) -> None:
-    """Read a command line as it is read when it is run, without running it."""
+def parsed(arguments: list[str]) -> Any:
+    """Read a command line as it is read when it is run, without running it; return its context."""
     command: Any = typer.main.get_command(app)
     context = command.make_context("draftwise", list(arguments))
     while hasattr(context.command, "commands"):
@@ -36,6 +46,7 @@ def parsed(arguments: list[str]) -> None:
             context, [*context._protected_args, *context.args]
         )
         context = command.make_context(name, rest, parent=context)
+    return context
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
@@ -53,6 +64,14 @@ def test_examples_can_be_parsed(verb: tuple[str, ...]) -> None:
 def test_an_example_that_cannot_be_parsed_would_be_noticed() -> None:
     with pytest.raises(Exception, match=r"(?i)no such option"):
         parsed(["bench", "--out", "x", "--polices", "auto"])
+
+
+@pytest.mark.parametrize("kind", [DrafterRun, EagleRun, MedusaRun, ClassifierRun, RouterRun])
+def test_examples_of_training_have_the_options_that_it_needs(kind: type[Training]) -> None:
+    verb = ("train", kind.__name__.removesuffix("Run").lower())
+    for example in (VERBS[verb].epilog or "").splitlines()[1:-1]:
+        given = parsed(shlex.split(example)[1:]).params
+        assert read_options(kind, None, {name: given[name] for name in list_defaults(kind)}).data
 
 
 @pytest.mark.parametrize("columns", some(["40", "80", "120"], 3))

@@ -66,7 +66,7 @@ def bench(
     """Measure policies and other engines on the same prompts; the same command resumes an interrupted run.
 
     Examples:
-    draftwise bench --limit 20 --out results
+    draftwise bench --per-category 2 --out results
     draftwise bench --policies auto,static-4,none --per-category 5 --out results
     draftwise bench --drafters ngram,suffix --peers transformers --batch 1,4 --out results
     """
@@ -143,7 +143,7 @@ def tune(
     """Search a policy's options for speed on the validation split, which `bench --split test` never uses.
 
     Examples:
-    draftwise tune --policy static --limit 20
+    draftwise tune --policy static --per-category 2
     draftwise tune --policy svip --grid threshold=0.3,0.6 --grid length=10,40 --out tuned
     """
     from draftwise.measure.bench.run import bench

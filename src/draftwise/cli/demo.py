@@ -145,7 +145,11 @@ def demo(
         print(f"The target is {models.target}, the drafters are {', '.join(models.drafter_names) or 'none'}.")
         warn_of_others([meter.sample()], "are using")
     pairs, left_out = _decode_all(
-        decoders, pick(questions, prompts), max_new_tokens, show.styles(models.drafter_names), quiet=as_json
+        decoders,
+        pick(questions, prompts),
+        max_new_tokens,
+        show.styles(decoders["adaptive"].loop.pool.drafters),
+        quiet=as_json,
     )
     if as_json:
         show.dump(as_dict(pairs, left_out, models, max_new_tokens))

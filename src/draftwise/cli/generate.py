@@ -60,7 +60,7 @@ def generate(
         policy: Any = decoder.loop.policy
         policy.reasons = reasons
     settings = {**sampling.settings(), "chat": not raw}
-    colours = show.styles(models.drafter_names)
+    colours = show.styles(decoder.loop.pool.drafters)
     report = verbose() or sampling.logprobs
     if as_json or samples > 1:
         with waiting("generating"):
@@ -128,7 +128,7 @@ def chat(
     """
     sampling.check()
     decoder = models.load(seed=sampling.seed, prefix_cache=prefix_cache)
-    colours, settings = show.styles(models.drafter_names), sampling.settings()
+    colours, settings = show.styles(decoder.loop.pool.drafters), sampling.settings()
     person = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
     if person:
         console = show.console()

@@ -46,8 +46,8 @@ def dump(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False))
 
 
-def styles(drafters: Sequence[str]) -> dict[str, str]:
-    """A colour for each drafter; the target's own text has none."""
+def styles(drafters: Iterable[str]) -> dict[str, str]:
+    """A colour for each drafter, composed ones included; the target's own text has none."""
     names = [name for name in drafters if name != "none"]
     return {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(names)}
 

@@ -46,7 +46,7 @@ def trace(
     """Record the target's text and all drafts, for `draftwise replay`, which needs no models.
 
     Examples:
-    draftwise trace --limit 20 --out my-trace
+    draftwise trace --per-category 2 --out my-trace
     draftwise trace --drafters ngram,suffix --workload mixed --out my-trace
     """
     from draftwise.measure.machine import load_average

@@ -110,7 +110,7 @@ _verb(
     """Train a text classifier that chooses a drafter from the prompt.
 
     Examples:
-    draftwise train router --data prompts.jsonl --out my-router
+    draftwise train router --data prompts.jsonl --routes code=zoo:code,sql=zoo:sql --out my-router
     """,
 )
 

@@ -230,7 +230,7 @@ class RequestRound:
         logprobs: tuple[float, ...] = ()
         tops: tuple[Tops, ...] = ()
         # Also without a record: a drafter's fault takes no log-probability from the text.
-        if request.sampling.logprobs and (scores := self.scores) is not None and self.error is None:
+        if request.sampling.logprobs and (scores := self.scores) is not None:
             pairs = zip(self.nodes, self.tokens, strict=True)
             logprobs = tuple(scores.logprob(node, token) for node, token in pairs)
             most = request.sampling.top_logprobs

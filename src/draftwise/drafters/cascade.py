@@ -41,11 +41,11 @@ class CascadeDrafter(CompositeDrafter):
     written. So `cascade:zoo:general>ngram?first=2` is two tokens of a model and then a lookup that they lead
     to, and `cascade:ngram>zoo:general?first=0` a model where the lookup runs out. With `instead`, SECOND
     drafts only where FIRST has nothing: lookup, else model. Both parts are drafters of the same team, under
-    the names given there (with `?`, `>` and `%` as in a URL). They draft their most likely tokens, which the
-    target verifies as picked ones: the text is exact whatever the parts are. FIRST ends the draft if it ends
-    before its share by a stop rule, or drafts a tree. With `match`, SECOND takes over as soon as it has a
-    match of so many tokens after one that FIRST has drafted; without such a match the draft is FIRST's alone,
-    drawn if the request samples.
+    the names given there (with `?`, `>` and `%` as in a URL). They draft their most likely tokens, as
+    deterministic drafts: the text is exact whatever the parts are. FIRST ends the draft if it ends before its
+    share by a stop rule, or drafts a tree. With `match`, SECOND takes over as soon as it has a match
+    of so many tokens after one that FIRST has drafted; without such a match the draft is FIRST's alone,
+    sampled if the request samples.
 
     Source: model first, lookup after it: Cascade speculative drafting (arXiv 2312.11462).
 
@@ -173,7 +173,7 @@ class CascadeDrafter(CompositeDrafter):
 class TogetherDrafter(CompositeDrafter):
     """Drafts what all the others of its team draft, merged so that equal prefixes are verified once.
 
-    The baseline that MetaSD calls DraftAll. The tokens count as picked, whichever drafter made them; drafters
+    The baseline that MetaSD calls DraftAll. The draft is deterministic, whichever drafter made it; drafters
     that would sample are asked for their most likely tokens instead. A job of width w has room for w chains
     of its length. A drafter that fails is disabled, as it would be alone; the others continue.
     """

@@ -131,6 +131,21 @@ def build(group: str, spec: Spec, *args: Any) -> Any:
     Raises:
         UserError: an unknown name or option, or a value of the wrong type or out of its range.
     """
+    factory, options = load(group, spec.name), read_options(group, spec)
+    try:
+        inspect.signature(factory).bind(*args, **options)
+    except TypeError:
+        said = f"no path: write {spec.name}" if spec.path else f"a path: write {spec.name}:PATH"
+        raise UserError(f"{spec.name} takes {said}") from None
+    return factory(*args, **options)
+
+
+def read_options(group: str, spec: Spec) -> dict[str, Any]:
+    """Return the options, converted to the types that the factory declares.
+
+    Raises:
+        UserError: as `build`.
+    """
     factory = load(group, spec.name)
     known = options_of(factory)
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory, include_extras=True)
@@ -140,12 +155,7 @@ def build(group: str, spec: Spec, *args: Any) -> Any:
             choices = f"{meant(key, known)}choose from {', '.join(known)}" if known else "it has none"
             raise UserError(f"{spec.name} has no option {key!r}: {choices}")
         options[key] = _convert(spec.name, key, value, hints[key])
-    try:
-        inspect.signature(factory).bind(*args, **options)
-    except TypeError:
-        said = f"no path: write {spec.name}" if spec.path else f"a path: write {spec.name}:PATH"
-        raise UserError(f"{spec.name} takes {said}") from None
-    return factory(*args, **options)
+    return options
 
 
 def _convert(name: str, key: str, text: str, hint: Any) -> Any:

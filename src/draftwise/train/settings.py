@@ -197,7 +197,7 @@ class ClassifierRun(Training):
     drafter: str = option("zoo:general", "The model whose drafts it stops.")
     labels: str = option(
         "auto",
-        "agree (both prefer the same token), chance (of a drawn one) or overlap (1 - TV).",
+        "agree (both prefer the same token), chance (of a sampled one) or overlap (1 - TV).",
         ("auto", "agree", "chance", "overlap"),
     )
     hidden: int = option(32, "disco: width of its hidden layer; 0 = logistic regression.", NATURAL)

@@ -7,7 +7,7 @@ import pytest
 
 from draftwise import UserError
 from draftwise.measure.bench import transformers as modes
-from draftwise.measure.bench.peers import ENGINES, Peers, Unavailable, names
+from draftwise.measure.bench.peers import ENGINES, Peers, Unavailable, names, read_options
 
 from .conftest import sim_models
 
@@ -99,6 +99,12 @@ def test_without_a_model_among_the_drafters_there_is_no_assistant() -> None:
 def test_wrong_options_are_named(peers: Any, name: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         peers[0].build(name)
+
+
+def test_every_default_may_be_given() -> None:
+    for mode, defaults in ((mode, ENGINES[engine][mode]) for engine in ENGINES for mode in ENGINES[engine]):
+        usual = read_options(mode, defaults, {})
+        assert read_options(mode, defaults, {name: str(value) for name, value in usual.items()}) == usual
 
 
 def test_beside_a_gguf_target_the_peers_are_llamacpps(monkeypatch: pytest.MonkeyPatch) -> None:

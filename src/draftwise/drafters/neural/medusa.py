@@ -35,10 +35,10 @@ class MedusaDrafter(HeadDrafter):
 
     With `width` 1 it drafts a chain of every head's token, which is blockwise parallel decoding (arXiv
     1811.03115), sampled if the request samples, unless `sample` is off. With more, or a wider arm, it drafts
-    a tree of at most length * width picked nodes: with `tree=joint` the most likely paths by the heads'
+    a tree of at most length * width nodes: with `tree=joint` the most likely paths by the heads'
     probabilities, with `tree=fixed` Medusa's own, the same ranks in every round. With a `rescore` weight
     above 0, trigrams of the text rescore the heads' most likely tokens (R-BPD and R-Medusa, after arXiv
-    2404.09221), and all tokens are picked. The first round of a text is plain decoding: there is no state.
+    2404.09221), and drafts are deterministic. The first round of a text is plain decoding: there is no state.
     """
 
     def __init__(

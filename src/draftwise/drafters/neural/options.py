@@ -6,8 +6,8 @@ from typing import Annotated
 
 from ...registry import Within
 
-Sample = Annotated[bool, "draw drafts where the request draws; false: always the most probable"]
+Sample = Annotated[bool, "sample drafts where the request samples; false: most probable tokens"]
 Vocabulary = Annotated[str, "with another tokenizer than the target's: text, shared tokens, or auto"]
 Width = Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes", Within(1)]
 Top = Annotated[int, "tokens tried after each node of a tree", Within(1)]
-Gain = Annotated[float, "least gain in accepted tokens per added node; 0: no limit", Within(0)]
+Gain = Annotated[float, "least gain in accepted tokens per depth; 0: no limit", Within(0)]
