@@ -257,7 +257,7 @@ class AutoPolicy:
 
         A lookup's context is the length of its match, that of all models the longest match of any lookup.
         """
-        if (text := self.texts.get(context.request)) is None:  # one that goes on was read before
+        if (text := self.texts.get(context.request)) is None:  # one that continues was read before
             text = self.texts[context.request] = Text([], self.closed.pop(context.request, {}))
         hints, lookups = context.hints, self.looks_up
         own = [
