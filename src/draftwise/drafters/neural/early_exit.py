@@ -17,8 +17,8 @@ from ...core.roles import GradeJob
 from ...errors import UserError
 from ...models.runner import PassInput
 from ...models.runner.hidden_states import Source
+from ...registry import Within
 from .heads import HeadDrafter, trees_by_row
-from .options import Gain, Sample, Top, Width
 
 Texts = Sequence[Sequence[int]]
 
@@ -39,10 +39,14 @@ class EarlyExitDrafter(HeadDrafter):
         target: Source,
         *,
         layers: Annotated[int, "first layers of the target to use; 0: a third of them"] = 0,
-        width: Width = 1,
-        sample: Sample = True,
-        top: Top = 8,
-        gain: Gain = 0.0,
+        width: Annotated[
+            int, "1 drafts a chain; more, a tree of at most length * width nodes", Within(1)
+        ] = 1,
+        sample: Annotated[
+            bool, "sample drafts where the request samples; false: most probable tokens"
+        ] = True,
+        top: Annotated[int, "tokens tried after each node of a tree", Within(1)] = 8,
+        gain: Annotated[float, "least gain in accepted tokens per depth; 0: no limit", Within(0)] = 0.0,
     ) -> None:
         self.runner = target.runner
         if self.runner.stateful:

@@ -20,7 +20,6 @@ from ...models.load import disagreement
 from ...registry import Within
 from .chains import Chain, picks
 from .lm import CachedText, CausalDrafter
-from .options import Sample, Vocabulary
 from .translated import TranslatedDrafter, check_unused
 
 PIECE = 256  # tokens of a text that is read between the rounds of others
@@ -150,14 +149,16 @@ def gguf(
     vocab_size: int,
     tokenizer: Any = None,
     *,
-    sample: Sample = True,
+    sample: Annotated[bool, "sample drafts where the request samples; false: most probable tokens"] = True,
     context: Annotated[int, "most tokens of a text; 0: what the model was trained for", Within(0)] = 0,
     threads: Annotated[int, "threads of llama.cpp; 0: as many as PyTorch has", Within(0)] = 0,
     gpu_layers: Annotated[
         int, "layers on the GPU, where llama.cpp was built for one; -1: all", Within(-1)
     ] = -1,
     cache: Annotated[str, "precision of keys and values: auto, f32, f16, bf16 or q8_0"] = "auto",
-    vocabulary: Vocabulary = "auto",
+    vocabulary: Annotated[
+        str, "with another tokenizer than the target's: text, shared tokens, or auto"
+    ] = "auto",
 ) -> GgufDrafter | TranslatedDrafter:
     """Drafts with a smaller model in a GGUF file, run by llama.cpp.
 

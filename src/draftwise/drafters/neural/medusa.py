@@ -20,7 +20,6 @@ from ...models.heads.medusa import Medusa, load_medusa
 from ...models.runner.hidden_states import Source
 from ...registry import Within
 from .heads import MISS, HeadDrafter, later
-from .options import Sample, Width
 from .trees import sparse
 
 TREES = ("joint", "fixed")
@@ -166,8 +165,8 @@ def medusa(
     path: str,
     target: Source,
     *,
-    width: Width = 1,
-    sample: Sample = True,
+    width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes", Within(1)] = 1,
+    sample: Annotated[bool, "sample drafts where the request samples; false: most probable tokens"] = True,
     tree: Annotated[str, "joint: the most probable paths; fixed: the tree of the paper"] = "joint",
     top: Annotated[int, "tokens of each head that are considered", Within(1)] = 10,
     rescore: Annotated[

@@ -7,18 +7,18 @@ from typing import Annotated, Any
 from ...errors import UserError
 from ...models.heads.mtp import load_mtp
 from ...models.runner.hidden_states import Source
+from ...registry import Within
 from .eagle import EagleDrafter
-from .options import Gain, Sample, Top, Width
 
 
 def mtp(
     target: Source,
     *,
     folder: Annotated[str, "where the layer is; empty: in the target's own files"] = "",
-    width: Width = 1,
-    sample: Sample = True,
-    top: Top = 8,
-    gain: Gain = 0.0,
+    width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes", Within(1)] = 1,
+    sample: Annotated[bool, "sample drafts where the request samples; false: most probable tokens"] = True,
+    top: Annotated[int, "tokens tried after each node of a tree", Within(1)] = 8,
+    gain: Annotated[float, "least gain in accepted tokens per depth; 0: no limit", Within(0)] = 0.0,
 ) -> EagleDrafter:
     """Drafts with the layer of multi-token prediction that the target's own files hold.
 

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from ...models.heads.dflash import make_dflash
 from ...models.heads.eagle import PEagle, make_eagle
 from ...models.heads.files import read_head
 from ...models.heads.mtp import load_mtp
 from ...models.runner.hidden_states import Source
 from ...models.weights.packed import choose_precision
+from ...registry import Within
 from .blocks import DFlashDrafter
 from .eagle import EagleDrafter, PEagleDrafter
-from .options import Gain, Sample, Top, Width
 
 
 def eagle(
     path: str,
     target: Source,
     *,
-    width: Width = 1,
-    sample: Sample = True,
-    top: Top = 8,
-    gain: Gain = 0.0,
+    width: Annotated[int, "1 drafts a chain; more, a tree of at most length * width nodes", Within(1)] = 1,
+    sample: Annotated[bool, "sample drafts where the request samples; false: most probable tokens"] = True,
+    top: Annotated[int, "tokens tried after each node of a tree", Within(1)] = 8,
+    gain: Annotated[float, "least gain in accepted tokens per depth; 0: no limit", Within(0)] = 0.0,
 ) -> EagleDrafter | PEagleDrafter | DFlashDrafter:
     """Drafts from the target's hidden states with a published EAGLE, P-EAGLE or DFlash head.
 

@@ -23,7 +23,6 @@ from ..lookup.picked import chain
 from ..translation import Reading, codec_of, continued, shared_tokens
 from .chains import grades, signals
 from .lm import LMDrafter
-from .options import Sample, Vocabulary
 
 WAYS = ("auto", "text", "shared")
 ENOUGH = 0.25  # of the smaller vocabulary: with fewer shared tokens, sampled texts are drafted by text, too
@@ -336,10 +335,12 @@ def lm(
     vocab_size: int,
     tokenizers: tuple[Any, Any] | None = None,
     *,
-    sample: Sample = True,
+    sample: Annotated[bool, "sample drafts where the request samples; false: most probable tokens"] = True,
     window: Annotated[int, "latest tokens that it sees; 0: all", Within(0)] = 0,
     sinks: Annotated[int, "first tokens that it sees beside the window", Within(0)] = 4,
-    vocabulary: Vocabulary = "auto",
+    vocabulary: Annotated[
+        str, "with another tokenizer than the target's: text, shared tokens, or auto"
+    ] = "auto",
     width: Annotated[int, "nodes for each token: it, and the most likely others", Within(1)] = 1,
     probe: Annotated[bool, "check how the model can be read"] = True,
 ) -> LMDrafter | TranslatedDrafter:
