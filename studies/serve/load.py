@@ -103,11 +103,11 @@ def drawn(prompts: Sequence[str], client: int) -> Iterator[str]:
         yield draw.choice(prompts)
 
 
-Asked = Callable[[openai.AsyncOpenAI, str], Awaitable[AsyncIterator[Any]]]
+Ask = Callable[[openai.AsyncOpenAI, str], Awaitable[AsyncIterator[Any]]]
 
 
 async def turn(
-    url: str, asked: Asked, prompts: Callable[[int], Iterator[str]], clients: int, seconds: float
+    url: str, send: Ask, prompts: Callable[[int], Iterator[str]], clients: int, seconds: float
 ) -> Seen:
     """So many clients, each with its prompts, for so many seconds, and until their last texts have ended."""
     seen, began = Seen(), time.perf_counter()
@@ -117,7 +117,7 @@ async def turn(
             for prompt in prompts(k):
                 if time.perf_counter() - began >= seconds:
                     break
-                await one(asked(client, prompt), seen)
+                await one(send(client, prompt), seen)
 
         await asyncio.gather(*(loop(k) for k in range(clients)))
     seen.seconds = time.perf_counter() - began
@@ -224,8 +224,8 @@ def measured(args: Any) -> dict[str, dict[str, Any]]:
         def turn_of(name: str, clients: int, seconds: float) -> Seen:
             server = servers[name]
             with server.awake():
-                asked = partial(ask, chat=args.chat, model=args.target, max_tokens=args.most)
-                return asyncio.run(turn(server.url, asked, partial(drawn, prompts), clients, seconds))
+                send = partial(ask, chat=args.chat, model=args.target, max_tokens=args.most)
+                return asyncio.run(turn(server.url, send, partial(drawn, prompts), clients, seconds))
 
         for name in servers:  # what is compiled or learnt first does not count
             print(f"  {name}", file=sys.stderr, flush=True)

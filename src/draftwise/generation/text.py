@@ -130,8 +130,8 @@ def earliest(*ends: Criterion) -> Criterion:
     """Return a criterion that ends a text where the first of several does."""
 
     def end(tokens: Sequence[int], start: int) -> int | None:
-        found = [one(tokens, start) for one in ends]
-        return min((kept for kept in found if kept is not None), default=None)
+        counts = [one(tokens, start) for one in ends]
+        return min((count for count in counts if count is not None), default=None)
 
     return end
 

@@ -135,8 +135,8 @@ def build(group: str, spec: Spec, *args: Any) -> Any:
     try:
         inspect.signature(factory).bind(*args, **options)
     except TypeError:
-        said = f"no path: write {spec.name}" if spec.path else f"a path: write {spec.name}:PATH"
-        raise UserError(f"{spec.name} takes {said}") from None
+        remedy = f"no path: write {spec.name}" if spec.path else f"a path: write {spec.name}:PATH"
+        raise UserError(f"{spec.name} takes {remedy}") from None
     return factory(*args, **options)
 
 

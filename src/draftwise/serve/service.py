@@ -76,7 +76,7 @@ class Exchange:
     async def stream(self, event: Event) -> AsyncIterator[str]:
         """Yield the answer's server-sent events, which begin with this event."""
         answer, left = self.answer, len(self.answer.sequences)
-        held = defaultdict[int, list[Any]](list)  # pieces whose text is not told yet, by sequence
+        unsent = defaultdict[int, list[Any]](list)  # pieces, by sequence
         for chunk in answer.opening_chunks():
             yield answer.to_event(chunk)
         while True:
@@ -86,9 +86,9 @@ class Exchange:
                 break
             chunks = answer.chunks(event)
             if answer.parsed.stream.include_drafters:
-                held[event.index] += [[piece.source, piece.text] for piece in event.pieces]
-                if chunks and held[event.index]:
-                    chunks[0]["draftwise"] = {"pieces": held.pop(event.index)}
+                unsent[event.index] += [[piece.source, piece.text] for piece in event.pieces]
+                if chunks and unsent[event.index]:
+                    chunks[0]["draftwise"] = {"pieces": unsent.pop(event.index)}
             left -= event.is_last
             for chunk in chunks if left else [*chunks, *answer.closing_chunks()]:
                 yield answer.to_event(chunk)

@@ -97,8 +97,8 @@ class Prefill:
         if self.regimes:
             self.regimes.renew(row, request)
         if self.runner.free and (before := self.runner.prompts.get(request.id, 0)) != request.prompt_length:
-            held = self.runner.cached_lengths
-            held[row] = min(held[row], before)  # what was written is prompt now
+            lengths = self.runner.cached_lengths
+            lengths[row] = min(lengths[row], before)  # what was written is prompt now
             self.runner.prompts[request.id] = request.prompt_length
 
     def _read(

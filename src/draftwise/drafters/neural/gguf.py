@@ -114,14 +114,14 @@ class GgufDrafter(CausalDrafter):
     def _read(self, parts: Sequence[tuple[Request, int]]) -> list[tuple[Tensor, None]]:
         """All tokens are equally likely in a text that the context does not hold."""
         fits = [self._room(request) >= 0 for request, _ in parts]
-        held = list(compress(parts, fits))
-        starts = [self._roll_back(request, len(request.tokens) - n - 1) for request, n in held]
+        fitting = list(compress(parts, fits))
+        starts = [self._roll_back(request, len(request.tokens) - n - 1) for request, n in fitting]
         logits = self.rows.feed(
-            [(r.id, r.tokens[start:-1], n) for (r, n), start in zip(held, starts, strict=True)]
+            [(r.id, r.tokens[start:-1], n) for (r, n), start in zip(fitting, starts, strict=True)]
         )[:, : self.vocab_size]
-        for request, _ in held:
+        for request, _ in fitting:
             self.cached[request.id].set_base(len(request.tokens) - 1)
-        rows = iter(torch.split(logits, [n for _, n in held]))
+        rows = iter(torch.split(logits, [n for _, n in fitting]))
         return [
             (next(rows) if fit else logits.new_zeros(n, logits.shape[1]), None)
             for fit, (_, n) in zip(fits, parts, strict=True)

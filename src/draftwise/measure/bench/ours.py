@@ -187,8 +187,8 @@ class Policy(Contender):
 
     def _build(self) -> Loop:
         policy = parse_policy(self.name)
-        models, asked = self.models, self.name != BASELINE  # plain decoding shows its texts to no drafter
-        team = composed(models.team() if asked else {}, policy)
+        models, drafts = self.models, self.name != BASELINE  # plain decoding shows its texts to no drafter
+        team = composed(models.team() if drafts else {}, policy)
         specs = {name: parse_drafter(name) for name in team}
         method = decide(policy, team, models.tokenizer, specs, chains_only=models.chains_only)
         return Loop(

@@ -270,14 +270,16 @@ def _notes(results: Results, drawings: Sequence[Drawing]) -> list[tuple[bool, st
 
 def _facts(results: Results) -> list[tuple[str, str, str]]:
     facts = []
-    known = [row for row in results.kinds("adaptive", "fixed", "peer") if row.speedup == row.speedup]
+    measured = [row for row in results.kinds("adaptive", "fixed", "peer") if row.speedup == row.speedup]
     kinds = {"fastest adaptive policy": "adaptive", "fastest fixed arm": "fixed", "fastest peer": "peer"}
     for what, kind in kinds.items():
-        if row := next((row for row in known if row.kind == kind), None):
+        if row := next((row for row in measured if row.kind == kind), None):
             facts.append((what, f"{row.speedup:.2f} \N{MULTIPLICATION SIGN}", row.name))
     if results.rows:
-        slow = sum(row.speedup < 1.0 for row in known)
-        facts.append(("slower than plain decoding", f"{slow} of {len(known)}", "methods, over all prompts"))
+        slow = sum(row.speedup < 1.0 for row in measured)
+        facts.append(
+            ("slower than plain decoding", f"{slow} of {len(measured)}", "methods, over all prompts")
+        )
     same, compared = tables.share_identical(results)
     if compared:
         facts.append(("identical to plain decoding", f"{same} of {compared}", "texts of Draftwise's methods"))

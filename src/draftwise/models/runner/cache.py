@@ -127,10 +127,10 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         """
         if name not in self.more:
             self.more[name] = states.new_zeros(0, states.shape[1], 0, states.shape[3])
-        held = self.more[name]
-        if self._is_small(held):
-            held = self.more[name] = self._grown(held)
-        return self._write(held, states)
+        stored = self.more[name]
+        if self._is_small(stored):
+            stored = self.more[name] = self._grown(stored)
+        return self._write(stored, states)
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
         """Store the states of DeepSeek's sparse attention, shape (rows, width, size)."""
