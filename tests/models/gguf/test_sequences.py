@@ -90,8 +90,8 @@ def test_passes_are_paired_where_one_row_is_summed_up_in_another_order(type: str
     rows = GgufTarget(model(type), context=1024, threads=1, cache=cache).rows
     paired, rows.paired = rows.paired, False
     rows.open(0)
-    together = rows.feed([(0, REST, len(REST))])
-    rows.rewind(0, 0)
+    together = rows.feed([(0, [*PROMPT, *REST], len(REST))])
+    rows.rewind(0, len(PROMPT))
     alone = torch.cat([rows.feed([(0, [token], 1)]) for token in REST])
     assert paired == (not torch.equal(together, alone))
 

@@ -28,7 +28,7 @@ BATCH = 512  # most tokens of a pass
 OUTPUTS = 256  # most rows of logits of a pass: llama.cpp reserves memory for them
 ROLLBACK = 16  # states kept of each text, for models that llama.cpp can take back that way
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}  # enum ggml_type
-PROBE = 4  # tokens that are read together and alone
+PROBE = (76, 4)  # tokens, over more of which than 64 sums are split, and those read together and alone
 NO_ROOM = 1  # what llama_decode returns where no cell is free
 
 
@@ -221,12 +221,13 @@ class Sequences:
         So it is where llama.cpp was built with its own matrix products (`GGML_LLAMAFILE`, on by default),
         which take over from two rows on.
         """
-        probe, key = np.linspace(1, self.model.vocab_size - 1, PROBE, dtype=int).tolist(), 0
+        (before, some), key = PROBE, 0
+        probe = np.linspace(1, self.model.vocab_size - 1, before + some, dtype=int).tolist()
         self.open(key)
         try:
-            together = self.feed([(key, probe, PROBE)])
-            self.rewind(key, 0)
-            alone = torch.cat([self.feed([(key, [token], 1)]) for token in probe])
+            together = self.feed([(key, probe, some)])
+            self.rewind(key, before)
+            alone = torch.cat([self.feed([(key, [token], 1)]) for token in probe[before:]])
         finally:
             self.close(key)
         return not torch.equal(together, alone)
