@@ -7,9 +7,10 @@ Target and model drafter are the bundled ones with their passes replaced. A pass
 known text, after it has read as much memory as the weights take (`--passes cold`), or at once (`warm`). The
 texts are Spec-Bench's: the last tokens of a prompt are its answer.
 
-The loop's clock is made up: a pass takes the seconds that it takes on two cores of a Xeon. So all runs make
-the same decisions, and each phase of each step can be the least of all runs, whatever else the machine does.
-`share` is the own time as a part of a round whose passes take those seconds.
+The loop's clock is made up: a pass takes the seconds that it takes on two cores of a Xeon, or on a GPU
+(`--prices gpu`), where drafts pay in large batches, too. So all runs make the same decisions, and each phase of
+each step can be the least of all runs, whatever else the machine does. Only full batches count. `share` is the
+own time as a part of a round whose passes take those seconds.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ PHASES = ("choose", "draft", "verify", "accept", "grade", "learn", "rest", "open
 NEW = 64  # tokens of an answer
 ELSE = 20e-6  # seconds of a lookup's draft, on the clock of the loop
 MEMORY = 40e6  # bytes that a pass of the target reads; one of the drafter reads an eighth
-PASSES, STEP = (13.2e-3, 21.8e-3, 24.2e-3), 1.5e-3  # seconds of 1, 5 and 9 tokens, and of a drafter's step
+PASSES = {  # seconds of 1, 5 and 9 tokens, of each further one, and of a drafter's step
+    "cpu": ((13.2e-3, 21.8e-3, 24.2e-3), 0.4e-3, 1.5e-3),
+    "gpu": ((8.0e-3, 8.1e-3, 8.2e-3), 0.02e-3, 0.5e-3),
+}
 
 
 class Clock:
@@ -53,7 +57,8 @@ class Clock:
     `marks` has the true time, less that within passes, of each call by the loop, at the borders of phases.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, machine: str) -> None:
+        self.brief, self.more, self.step = PASSES[machine]
         self.seconds = self.inside = 0.0
         self.marks: list[float] = []
 
@@ -69,11 +74,11 @@ class Clock:
 
     def target(self, tokens: int) -> float:
         """Seconds of a target pass over so many tokens."""
-        return float(np.interp(tokens, (1, 5, 9), PASSES)) + max(0, tokens - 9) * 0.4e-3
+        return float(np.interp(tokens, (1, 5, 9), self.brief)) + max(0, tokens - 9) * self.more
 
     def drafter(self, tokens: int) -> float:
         """Seconds of a drafter's pass over so many tokens."""
-        return STEP * (1.0 + 0.02 * tokens)
+        return self.step * (1.0 + 0.02 * tokens)
 
 
 class How(NamedTuple):
@@ -149,8 +154,8 @@ def measured(setup: str, batch: int, args: dict[str, Any], decoder: Any, memory:
     team = decoder.loop.pool.drafters
     names = ["zoo:general"] if setup in ("none", "static-4") else list(DRAFTERS)
     target, rows = decoder.loop.target, (decoder.loop.target.runner, team["zoo:general"].runner)
-    models, clock = [r.model for r in rows], Clock()
-    encoded = (decoder.encode(q.text) for q in spec_bench()[::5])
+    models, clock = [r.model for r in rows], Clock(args["prices"])
+    encoded = (decoder.encode(q.text) for q in spec_bench()[::2])
     texts = list(islice((ids for ids in encoded if NEW + 32 < len(ids) < 700), args["texts"]))
     looping.perf_counter = clock.mark  # type: ignore[attr-defined]
     calling.perf_counter = runner.perf_counter = clock.now  # type: ignore[attr-defined]
@@ -183,12 +188,13 @@ def child(args: dict[str, Any]) -> None:
 
 
 def table(runs: dict[str, list[dict[str, Any]]]) -> None:
-    """One row per setup: the least time of each phase of each step, per request and round."""
+    """One row per setup: the least time of each phase of each step of a full batch, per request and round."""
     print(heading("policy", "batch", *PHASES, "outside", "share", "steps"))
     for name, mine in runs.items():
         least = np.min([run["steps"] for run in mine], axis=0)
+        least = least[least[:, -1] == least[:, -1].max()]
         rounds, parts = least[:, -1].sum(), least[:, :-1].sum(0)
-        wall = parts.sum() + mine[0]["seconds"]
+        wall = parts.sum() + mine[0]["seconds"] * len(least) / len(mine[0]["steps"])
         cells = [f"{1e6 * part / rounds:.0f}" for part in (*parts, parts.sum())]
         policy, batch = name.rsplit(" ", 1)
         print(row(f"`{policy}`", batch, *cells, f"{100 * parts.sum() / wall:.2f} %", len(least)))
@@ -200,8 +206,9 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, action="append", default=[], help="another checkout to compare")
     parser.add_argument("--setups", type=listed, default=list(SETUPS), help="policies")
     parser.add_argument("--batches", type=numbers, default=[1, 8])
+    parser.add_argument("--prices", choices=list(PASSES), default="cpu", help="of the clock")
     parser.add_argument("--passes", choices=["cold", "warm"], default="cold")
-    parser.add_argument("--texts", type=int, default=12, help="prompts")
+    parser.add_argument("--texts", type=int, default=96, help="prompts")
     parser.add_argument("--repeats", type=int, default=3, help="processes per tree")
     parser.add_argument("--runs", type=int, default=3, help="runs in each process")
     args = vars(parser.parse_args())

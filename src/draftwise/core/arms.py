@@ -77,7 +77,7 @@ class Arm:
         return f"{self.drafter}:{self.length}{wide}" + (f"~{rules}" if rules else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Context:
     """What a policy may use to choose an arm before a round: numbers only.
 
@@ -105,7 +105,7 @@ class Context:
     remaining: float = inf
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Decision:
     """The chosen arm, the probability with which it was chosen, and the stop rules in force at that time.
 

@@ -11,7 +11,7 @@ from .constraint import Constraint
 from .request import Request
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Signals:
     """Numbers about one draft position, for stop rules and diagnostics.
 
@@ -37,7 +37,7 @@ class Signals:
     hidden: Any = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Draft:
     """Drafted tokens as a tree: parent -1 is the last committed token; a chain is a tree without branches.
 
@@ -108,7 +108,7 @@ EMPTY = Draft()
 NOTHING = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Verdict:
     """The accepted nodes from the root down, and the target's own token after them.
 
@@ -121,7 +121,7 @@ class Verdict:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Job:
     """One draft to make: at most `length` tokens for `request`, stopping by `stops`.
 

@@ -9,7 +9,7 @@ from .arms import Decision
 from .drafts import Signals
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoundCost:
     """The seconds of a round.
 
@@ -38,7 +38,7 @@ class RoundCost:
         return self.target * tokens / self.pass_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What one arm did in one round.
 
@@ -95,7 +95,7 @@ class Outcome:
         return sum(self.overlaps) / len(self.overlaps) if self.overlaps else nan
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Window:
     """What a text shows about one draft, had it started where a round started.
 
@@ -112,7 +112,7 @@ class Window:
     token: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grade:
     """How well a drafter predicted one committed token x, had it drafted at this position.
 
@@ -140,7 +140,7 @@ class Grade:
         return self.accept, self.overlap
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Feedback:
     """The result of a decision; empty feedback means that the decision has no outcome and is dropped.
 

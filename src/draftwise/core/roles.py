@@ -157,7 +157,7 @@ class Preparer(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GradeJob:
     """Committed tokens to grade a drafter on: `request.tokens[start:]`, n of them.
 
@@ -315,7 +315,7 @@ class Valuer(Protocol):
 # -- the recorder turns what a round did into feedback for the policy --------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoundRecord:
     """One request's round, as a recorder gets it, after the commit.
 

@@ -11,7 +11,7 @@ from .arms import Arm, Decision
 Tops = tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Seconds:
     """The time of one request's round by phase, in seconds."""
 
@@ -28,7 +28,7 @@ class Seconds:
         return self.choose + self.draft + self.verify + self.accept + self.grade + self.learn
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Round:
     """One record per request and round: the only input of text output, metrics, traces and plots.
 

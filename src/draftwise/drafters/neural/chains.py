@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, nan
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -66,12 +65,17 @@ class Chain:
         """True where tokens are sampled; else they are the most likely ones."""
         return self.sample and not self.job.deterministic and not self.job.request.sampling.greedy
 
-    def extend(self, row: Tensor, pick: int, hidden: Tensor | None) -> None:
+    @property
+    def reads_chosen(self) -> bool:
+        """True where rules read nothing but the most likely token's probability."""
+        return self.needs == CHOSEN and self.job.constraint is None and not self.is_sampled
+
+    def extend(self, row: Tensor, pick: int, hidden: Tensor | None, chosen: float | None = None) -> None:
         """Choose one more token, append it, and check whether to stop after it.
 
-        `row` are the raw logits of the token, shape (drafted vocabulary,), `pick` their argmax (of `picks`),
-        and `hidden` the hidden state that they came from. Where the job has a constraint it chooses among the
-        allowed tokens, and ends if it has none.
+        `row` are the raw logits of the token, shape (drafted vocabulary,), `pick` their argmax, `hidden` the
+        hidden state that they came from, and `chosen` the pick's probability if the chain `reads_chosen`.
+        Where the job has a constraint it chooses among the allowed tokens, and ends if it has none.
         """
         job, vocab_size = self.job, self.vocab_size
         if job.constraint is not None:
@@ -94,7 +98,10 @@ class Chain:
         now = None
         if self.needs:
             place = job.request.position + len(self.tokens)
-            now = signals(row[:vocab_size], pick, self.needs, place, hidden)
+            if chosen is not None:
+                now = Signals(0.0, 0.0, 0.0, chosen, place)
+            else:
+                now = signals(row[:vocab_size], pick, self.needs, place, hidden)
         self._append(pick, now)
 
     def uniforms(self, n: int) -> list[float]:
@@ -187,11 +194,22 @@ class Chain:
         )
 
 
-def picks(chains: Sequence[Chain], logits: Tensor) -> list[int]:
-    """Return the most likely tokens of logits, shape (rows, vocabulary); 0 if all of these chains sample."""
-    if all(chain.is_sampled for chain in chains):
-        return [0] * len(logits)
-    return cast("list[int]", most_likely(logits))
+def extend(chains: Sequence[Chain], logits: Tensor, states: Tensor | None) -> None:
+    """Add a token to each unfinished chain, from the logits after each, shape (chains, vocabulary).
+
+    What several chains need of their rows is computed for all of them at once.
+    """
+    unfinished = [row for row, chain in enumerate(chains) if not chain.done]
+    within = logits[:, : chains[0].vocab_size] if chains else logits
+    best = [0] * len(chains)
+    if not all(chains[row].is_sampled for row in unfinished):
+        best = most_likely(within)
+    chosen = dict[int, float]()
+    if reads := [row for row in unfinished if chains[row].reads_chosen]:
+        rows = within if len(reads) == len(within) else within[reads]
+        chosen = dict(zip(reads, rows.softmax(-1, torch.float32).amax(-1).tolist(), strict=True))
+    for row in unfinished:
+        chains[row].extend(logits[row], best[row], None if states is None else states[row], chosen.get(row))
 
 
 def _index(token: int, device: torch.device) -> Tensor:
@@ -228,10 +246,7 @@ def draft_chains(
     chains = [Chain(job, vocab_size, sample) for job in jobs]
     while True:
         if at_once is None or not at_once(chains, logits[:, 0]):
-            best = picks(chains, logits[:, 0, :vocab_size])
-            for i, chain in enumerate(chains):
-                if not chain.done:
-                    chain.extend(logits[i, 0], best[i], None if states is None else states[i, 0])
+            extend(chains, logits[:, 0], None if states is None else states[:, 0])
         if all(chain.done for chain in chains):
             return [chain.draft for chain in chains]
         logits, states = step([[] if c.done else c.tokens[-1:] for c in chains], [[0]] * len(jobs), None)

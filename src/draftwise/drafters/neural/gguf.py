@@ -18,7 +18,7 @@ from ...models.gguf.model import GgufModel
 from ...models.gguf.sequences import Sequences
 from ...models.load import disagreement
 from ...registry import Within
-from .chains import Chain, picks
+from .chains import Chain, extend
 from .lm import CachedText, CausalDrafter
 from .translated import TranslatedDrafter, check_unused
 
@@ -83,8 +83,7 @@ class GgufDrafter(CausalDrafter):
             logits = logits[:, : self.vocab_size]
             if self.allowed is not None:
                 logits = logits.masked_fill(~self.allowed, -inf)
-            for chain, row, pick in zip(going, logits, picks(going, logits), strict=True):
-                chain.extend(row, pick, None)
+            extend(going, logits, None)
             going = [chain for chain in going if not chain.done]
             if going:
                 logits = self._step(going)

@@ -16,7 +16,7 @@ from ...core.request import Request
 from ...core.roles import Drafter, GradeJob
 from ...models.runner.hidden_states import Source
 from ...models.weights.timing import DRAFTING
-from .chains import Chain, Step, draft_chains, grades, picks
+from .chains import Chain, Step, draft_chains, extend, grades
 from .trees import Tree, draft_trees
 
 MISS = Grade(0.0, 0.0)
@@ -129,8 +129,7 @@ class HeadDrafter(Drafter):
         chain = Chain(job, self.vocab_size, self.sample)
         for place in range(job.length):
             row = row_after(place, chain.tokens)
-            (pick,) = picks([chain], row[None])
-            chain.extend(row, pick, None if states is None else states[place])
+            extend([chain], row[None], None if states is None else states[place : place + 1])
             if chain.done:
                 break
         return chain.draft

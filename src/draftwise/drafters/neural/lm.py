@@ -21,7 +21,7 @@ from ...models.load import embedded
 from ...models.probe import rows_of
 from ...models.runner import PassInput, PassOutput
 from ...models.runner.prefix_cache import PrefixCache, PrefixMemory, length
-from .chains import Chain, RunsModel, draft_at_once, drafted_rows, grades, picks
+from .chains import Chain, RunsModel, draft_at_once, drafted_rows, extend, grades
 
 LAST = -1  # the layer after the final norm
 LONG = 16  # from this many pending tokens a row is prefilled in a pass of its own
@@ -223,13 +223,9 @@ class LMDrafter(RunsModel, CausalDrafter):
             if not (self.runner.executor.drafts and self._draft_at_once(chains, logits)):
                 if self.allowed is not None:
                     logits = logits.masked_fill(~self.allowed.to(logits.device), -inf)
-                best = picks(chains, logits[:, : self.vocab_size])
-                for row, chain in enumerate(chains):
-                    if not chain.done:
-                        chain.extend(
-                            logits[row], best[row], None if self.hidden is None else self.hidden[row]
-                        )
-                        chain.force(self.runner.device)
+                extend(chains, logits, self.hidden)
+                for chain in chains:
+                    chain.force(self.runner.device)
             if all(chain.done for chain in chains):
                 return
             logits = self._step(chains)

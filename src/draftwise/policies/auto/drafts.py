@@ -145,7 +145,7 @@ def rules(rule: Stop, prefix_length: int) -> tuple[Stop, ...]:
 # -- a round of several requests: the tokens of all their drafts are bought in the order of their worth -----
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wide:
     """A tree, or a chain with siblings, in place of a chain: chances of its first 1, 2, ... depths, and nodes
     of each.

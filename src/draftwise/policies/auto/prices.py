@@ -302,7 +302,7 @@ class Call:
     unread: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoundCosts:
     """What a round took, and what is needed of its decision to learn from that: numbers only.
 
