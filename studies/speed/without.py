@@ -66,8 +66,8 @@ class Without(AutoPolicy):
     def _reading(self, i: int, context: Context, text: Text, curve: Sequence[float]) -> float:
         return 0.0 if self.missing & FREE_READING else super()._reading(i, context, text, curve)
 
-    def _stop(self, best: Candidate, batch: int, rate: float) -> Stop:
-        return NEVER if "stop" in self.missing else super()._stop(best, batch, rate)
+    def _stop(self, best: Candidate, batch: int, passes: PassPrice, rate: float) -> Stop:
+        return NEVER if "stop" in self.missing else super()._stop(best, batch, passes, rate)
 
 
 class FlatPass(PassPrice):

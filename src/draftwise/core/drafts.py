@@ -11,7 +11,7 @@ from .constraint import Constraint
 from .request import Request
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Signals:
     """Numbers about one draft position, for stop rules and diagnostics.
 

@@ -313,7 +313,8 @@ def test_one_request_that_measures_a_drafter_makes_the_round_of_all_a_trial() ->
     contexts = [Context(request=k, hints={"a": 2.0}, batch_size=2) for k in range(2)]
     for trial in (True, False):
         assert not policy.rests(2)
-        policy.planned = {k: Candidate(0, 1, 1.0, 0.0, 1.0, trial=trial and k == 0) for k in range(2)}
+        drafts = [Candidate(0, 1, 1.0, 0.0, 1.0, trial=trial and k == 0) for k in range(2)]
+        policy.planned = {k: (draft, 100.0) for k, draft in enumerate(drafts)}
         for one in contexts:
             policy.choose(one, Random(0))
         assert policy.trial == trial
@@ -455,7 +456,7 @@ def test_the_whole_round_is_held_against_plain_passes() -> None:
 
 
 def stop(policy: AutoPolicy, candidate: Candidate, *, batch: int = 1, rate: float = 0.1) -> float:
-    return policy._stop(candidate, batch, rate).threshold
+    return policy._stop(candidate, batch, policy.passes(batch), rate).threshold
 
 
 def stops(token: float = 0.01, *, batch: int = 1) -> AutoPolicy:
@@ -499,7 +500,7 @@ def test_what_is_not_known_stops_nothing() -> None:
     """Gradings calibrate a model before its first call."""
     policy, draft = stops(), Candidate(0, 8, 0.5, 0.0, 1.0)
     assert stop(policy, draft, rate=1e6) == 0.9, "nor does any rule stop what is nearly certain"
-    assert policy._stop(Candidate(1, 8, 0.0, 0.0, 1.0), 1, 100.0) == NEVER, "a lookup"
+    assert policy._stop(Candidate(1, 8, 0.0, 0.0, 1.0), 1, policy.passes(1), 100.0) == NEVER, "a lookup"
     policy.calibrations[0].seen = TRUSTED - 1.0
     assert stop(policy, draft, rate=1e6) == 0.0
     policy.calibrations[0].seen, policy.draft_prices[0] = TRUSTED, DraftPrice()

@@ -266,9 +266,12 @@ def test_a_node_must_pay_for_its_part_of_the_pass_and_a_depth_for_the_step_to_th
     for depth in (1, 1, 1, 2, 4):
         price.add(depth, 0, 0.2e-3 * depth, 1, 1)
     price.width = 2.0
-    assert (policy._stop(tree, 1, 100.0).threshold, policy._stop(tree, 1, 100.0).deeper) == (0.0, 0.0)
+    assert (
+        policy._stop(tree, 1, policy.passes(1), 100.0).threshold,
+        policy._stop(tree, 1, policy.passes(1), 100.0).deeper,
+    ) == (0.0, 0.0)
     policy.calibrations[0].seen = TRUSTED
-    rule = policy._stop(tree, 1, 100.0)
+    rule = policy._stop(tree, 1, policy.passes(1), 100.0)
     assert rule.rule == "gain" and rule.threshold == pytest.approx(100.0 * 0.5e-3)
     assert rule.deeper == pytest.approx(100.0 * price(1)[1] / policy.acceptance[0].mean)
 
@@ -280,7 +283,7 @@ def test_a_chain_with_siblings_stops_by_what_it_and_they_cost() -> None:
         policy.draft_price(0, WIDTH).add(depth, 0, 2e-3 * depth, 1, 1)
     policy.calibrations[0].seen = TRUSTED
     seconds = policy.draft_price(0)(1)[1] + WIDTH * 0.5e-3
-    rule = policy._stop(best, 1, 50.0)
+    rule = policy._stop(best, 1, policy.passes(1), 50.0)
     assert (
         rule.threshold == pytest.approx(50.0 * seconds / policy.acceptance[0].mean, rel=0.01)
         and rule.deeper == 0.0
@@ -373,7 +376,7 @@ def test_in_a_batch_a_depth_pays_for_its_part_of_the_call_and_a_node_lengthens_n
     price.width = 2.0
     for tokens in (4, 8, 12, 20) * 40:
         policy.pass_prices[size_class(4)].add(tokens, 10e-3 + 0.5e-3 * tokens)
-    rule = policy._stop(tree, 4, 100.0)
+    rule = policy._stop(tree, 4, policy.passes(4), 100.0)
     assert rule.deeper == pytest.approx(100.0 * price(4)[1] / 4 / policy.acceptance[0].mean)
     assert rule.threshold == (0.0 if padded else pytest.approx(100.0 * 0.5e-3, rel=0.1))
 

@@ -95,7 +95,7 @@ class AutoPolicy:
     reasons: list[Reason] | None = None
     texts: dict[int, Text] = field(default_factory=dict)
     closed: dict[int, dict[int, int]] = field(default_factory=dict)  # `Text.read` of the latest that ended
-    planned: dict[int, Candidate | None] = field(default_factory=dict)
+    planned: dict[int, tuple[Candidate | None, float]] = field(default_factory=dict)  # and the rate there
     kind: int = 0
     tree_kind: int = -1  # of passes over trees; -1: as those over chains
     drafter_kinds: list[int] = field(init=False)
@@ -144,8 +144,9 @@ class AutoPolicy:
 
     def passes(self, batch: int) -> PassPrice:
         """Return the prices of passes of this batch, or of the nearest size of batch that is known."""
-        at, first = self._place(batch), self.kind * len(BATCH_SIZES)
+        at = self._place(batch)
         if not self.pass_prices[at].has_readings:
+            first = self.kind * len(BATCH_SIZES)
             sizes = range(first, first + len(BATCH_SIZES))
             priced = [k for k in sizes if self.pass_prices[k].has_readings]
             at = min(priced, key=lambda k: abs(k - at), default=at)
@@ -156,9 +157,9 @@ class AutoPolicy:
         each = len(self.draft_prices) // len(KINDS)
         return self.draft_prices[self.drafter_kinds[i] * each + (self.wide[i] if width > 1 else i)]
 
-    def rate(self, batch: int, matched: bool) -> float:
+    def rate(self, batch: int, matched: bool, passes: PassPrice | None = None) -> float:
         """Return the tokens that a second is worth here: the recent rate, at least that of plain decoding."""
-        plain = self.passes(batch)(batch)
+        plain = (passes or self.passes(batch))(batch)
         rate = self.rates[self._place(batch)](matched, plain / batch)
         return max(rate, batch / plain) if plain else rate
 
@@ -170,59 +171,66 @@ class AutoPolicy:
         return self.skipping.rests(size_class(batch_size), batch_size)
 
     def plan(self, contexts: Sequence[Context]) -> None:
-        batch, drafters = contexts[0].batch_size, range(len(self.drafters))
+        batch = contexts[0].batch_size
         passes = self.passes(batch)
-        self.planned = dict.fromkeys(context.request for context in contexts)
-        if not passes(batch):
-            return
-        offers: dict[int, list[Share]] = {}
-        matched, room = 0, passes.room(batch)
-        for context in contexts:
-            text = self._text(context)
-            matched += text.matched
-            offers[context.request] = [
-                Share(
-                    i,
-                    curve,
-                    self.draft_price(i).trial,
-                    self._reading(i, context, text, curve[:room]),
-                    self._wide(i, curve, text, batch),
-                )
-                for i, curve in self._ready(context, text)
-            ]
-        part = matched / len(contexts)
-        rate = part * self.rate(batch, True) + (1.0 - part) * self.rate(batch, False)
-        prices = [self.draft_price(i) for i in drafters]
-        calls = [(0.0, 0.0) if price.trial else price(batch) for price in prices]
-        widths = [price.width for price in prices]
+        rates = self.rate(batch, False, passes), self.rate(batch, True, passes)
+        texts = [self._text(context) for context in contexts]
+        found: Mapping[int, Candidate] = {}
+        if passes(batch):
+            part = sum([text.matched for text in texts]) / len(texts)
+            rate = part * rates[True] + (1.0 - part) * rates[False]
+            offers = self._offers(contexts, texts, passes, rate)
+            prices = [self.draft_price(i) for i in range(len(self.drafters))]
+            calls = [(0.0, 0.0) if price.trial else price(batch) for price in prices]
+            widths, trees = [price.width for price in prices], self._trees(batch) or passes
+            planner = Planner(
+                passes, rate, batch, self.padded, self.lengths, widths, calls, trees, self.width
+            )
+            found = planner.plan(offers)
+            offered = {one.drafter for shares in offers.values() for one in shares}
+            self._leave_out(offered, found.values(), 1.0 + self.skipping.skipped)
+        self.planned = {
+            context.request: (found.get(context.request), rates[text.matched])
+            for context, text in zip(contexts, texts, strict=True)
+        }
+
+    def _offers(
+        self, contexts: Sequence[Context], texts: Sequence[Text], passes: PassPrice, rate: float
+    ) -> dict[int, list[Share]]:
+        """Return what all drafters could draft for each request of a batch."""
+        batch, offers, room = (
+            contexts[0].batch_size,
+            dict[int, list[Share]](),
+            passes.room(contexts[0].batch_size),
+        )
+        trials = [price.trial for price in map(self.draft_price, range(len(self.drafters)))]
         least: dict[int, float] = {}
-        for share in (one for shares in offers.values() for one in shares):
-            share.reading *= rate
-            least[share.drafter] = min(share.reading, least.get(share.drafter, share.reading))
-        for shares in () if self.padded else offers.values():
+        for context, text in zip(contexts, texts, strict=True):
+            mine = offers[context.request] = list[Share]()
+            for i, curve in self._ready(context, text):
+                reading = rate * self._reading(i, context, text, curve[:room])
+                least[i] = min(reading, least.get(i, reading))
+                mine.append(Share(i, curve, trials[i], reading, self._wide(i, curve, text, batch)))
+        for shares in () if self.padded or not any(trials) else offers.values():
             # A trial needs no text that its drafter would have to read first, unless all rows draft anyway.
             shares[:] = [one for one in shares if not one.trial or one.reading <= UNLIKE * least[one.drafter]]
-        trees = self._trees(batch) or passes
-        planner = Planner(passes, rate, batch, self.padded, self.lengths, widths, calls, trees, self.width)
-        self.planned.update(planner.plan(offers))
-        offered = {one.drafter for shares in offers.values() for one in shares}
-        self._leave_out(offered, filter(None, self.planned.values()), 1.0 + self.skipping.skipped)
+        return offers
 
     def choose(self, context: Context, rng: Random) -> Decision:
         batch = context.batch_size
+        passes = self.passes(batch)
         if batch == 1:
             self.trial = False
             text = self._text(context)
-            rate = self.rate(1, text.matched)
-            candidates = self._candidates(context, text, rate)
+            rate = self.rate(1, text.matched, passes)
+            candidates = self._candidates(context, text, passes, rate)
             best = max(candidates, key=lambda one: one.gain, default=None)
             if best is not None and best.gain <= 0.0:
                 best = None
         else:
             if context.request not in self.planned:  # the other requests have arms of their own
                 self.plan([context])
-            text = self.texts.get(context.request) or self._text(context)
-            rate, best = self.rate(batch, text.matched), self.planned.pop(context.request, None)
+            best, rate = self.planned.pop(context.request)
             candidates = [] if best is None else [best]
         if self.rereads and not self.pass_prices[self._place(batch)].usual(batch):
             best = None  # no clean plain pass shows yet what reading again takes
@@ -231,7 +239,7 @@ class AutoPolicy:
         if best is None or paused:
             decision = Decision(self.index[-1, 1, 0])
         else:
-            rule, self.skipping.drafted = self._stop(best, batch, rate), True
+            rule, self.skipping.drafted = self._stop(best, batch, passes, rate), True
             self.trial = self.trial or best.trial
             played = self.index[best.drafter, best.width, best.length]
             decision = Decision(played, 1.0, rules(rule, best.prefix_length), best.hand_overs)
@@ -280,15 +288,14 @@ class AutoPolicy:
             and (text.contexts[i] if self.looks_up[i] else self.acceptance[i].seen)
         ]
 
-    def _candidates(self, context: Context, text: Text, rate: float) -> list[Candidate]:
+    def _candidates(self, context: Context, text: Text, passes: PassPrice, rate: float) -> list[Candidate]:
         """Return what every drafter is worth in this round, at its best length."""
-        passes, most = self.passes(1), self.lengths[-1]
-        room = passes.room(1)
+        room, most = passes.room(1), self.lengths[-1]
         candidates: list[Candidate] = []
         offers: dict[int, Offer] = {}
         for i, curve in self._ready(context, text):
             price = self.draft_price(i)
-            extra = self._extra(price.width, most)
+            extra = self._extra(passes, price.width, most)
             reading = self._reading(i, context, text, curve)
             if trial := price.trial:
                 length = next((n for n in self.lengths if n >= min(trial, room)), most)
@@ -299,7 +306,7 @@ class AutoPolicy:
             offers[i] = Offer(i, curve[: max(1, int(room / price.width))], start + reading, each, extra)
             candidates.append(offers[i].best(rate, self.lengths))
             if curve and (wide := self._wide(i, curve, text, 1)):
-                candidates.append(self._best_wide(wide, offers[i], room, rate))
+                candidates.append(self._best_wide(wide, offers[i], passes, rate))
         if self.cascades and passes(1) >= self.cascades_from:
             for i, first in self.cascades.items():
                 if first in offers and not self.looks_up[first] and offers[first].survival:
@@ -325,11 +332,12 @@ class AutoPolicy:
             return Wide(survival, price.width, (start - chain[0], each - chain[1]), is_tree=True)
         return Wide(self.siblings[i].beside(curve), self.width) if i in self.beside else None
 
-    def _best_wide(self, wide: Wide, chain: Offer, room: int, rate: float) -> Candidate:
+    def _best_wide(self, wide: Wide, chain: Offer, passes: PassPrice, rate: float) -> Candidate:
         """Return the best wide draft of one request."""
+        room = passes.room(1)
         survival = wide.survival[: max(1, int(room / wide.nodes))]
         start, each = chain.start + wide.call[0], chain.each + wide.call[1]
-        offer = Offer(chain.drafter, survival, start, each, self._extra(wide.nodes, DEEPEST))
+        offer = Offer(chain.drafter, survival, start, each, self._extra(passes, wide.nodes, DEEPEST))
         best = offer.best(rate, self.depths)
         best.width, best.is_tree, best.trial = self.width, wide.is_tree, wide.trial
         if best.trial:
@@ -344,9 +352,8 @@ class AutoPolicy:
         prices = self.pass_prices[self.tree_kind * len(BATCH_SIZES) + size_class(batch)]
         return prices if prices.has_readings else None
 
-    def _extra(self, width: float, most: int, batch: int = 1) -> Sequence[float]:
+    def _extra(self, passes: PassPrice, width: float, most: int, batch: int = 1) -> Sequence[float]:
         """Return seconds that one request's draft of 0, 1, ... `most` tokens of depth adds to the pass."""
-        passes = self.passes(batch)
         if width <= 1.0 or (trees := self._trees(batch)) is None:
             return passes.extra(batch, most, width)
         return [0.0, *(trees(batch + n * width) - passes(batch) for n in range(1, most + 1))]
@@ -364,7 +371,7 @@ class AutoPolicy:
         whole, reading = self.time
         return each * unread / max(1.0, rounds) * (whole / (whole + reading) if whole else 1.0)
 
-    def _stop(self, best: Candidate, batch: int, rate: float) -> Stop:
+    def _stop(self, best: Candidate, batch: int, passes: PassPrice, rate: float) -> Stop:
         """Return the stop rule of a draft; until its drafter's calibration is trusted, one that never stops.
 
         Draft on while the chance that all tokens so far and one more are accepted is above what one more
@@ -380,7 +387,7 @@ class AutoPolicy:
             step, mean = price(batch)[1] / batch, self.acceptance[i].mean
             width = price.width if best.is_tree else 1.0
             pads = self.padded and batch > 1  # then a row's own length adds nothing
-            more = 0.0 if pads else self._extra(width, length, batch)[length] / (length * width)
+            more = 0.0 if pads else self._extra(passes, width, length, batch)[length] / (length * width)
             if best.is_tree:
                 least, deeper = rate * more, 0.0 if isnan(step) else rate * step / mean
             else:
@@ -468,7 +475,7 @@ class AutoPolicy:
             price = self.draft_price(i, arm.width if i in self.trees else 1)
             start, each = price(batch)
             nodes = max(arm.width if i in self.beside - self.trees else 1, price.width)
-            more = self._extra(nodes, self.lengths[-1], batch)[arm.length]
+            more = self._extra(passes, nodes, self.lengths[-1], batch)[arm.length]
             spent = (start + each * arm.length) / batch + more
             seconds.append(None if isnan(spent) else spent)
             gains.append(self._gain(i, arm, spent, rates))

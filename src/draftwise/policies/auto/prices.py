@@ -23,9 +23,12 @@ WAIT = 4 * WINDOW  # rounds without a call, after which a drafter is tried again
 GROWTH, LONGEST_WAIT = 4, 128 * WINDOW  # of such rounds each time that a trial fails
 
 
+SIZE_CLASS = tuple(bisect_left(BATCH_SIZES, batch) for batch in range(BATCH_SIZES[-1]))
+
+
 def size_class(batch: int) -> int:
     """Return the index of a batch's class in `BATCH_SIZES`."""
-    return min(bisect_left(BATCH_SIZES, batch), len(BATCH_SIZES) - 1)
+    return SIZE_CLASS[batch] if batch < len(SIZE_CLASS) else len(BATCH_SIZES) - 1
 
 
 def _within(value: float, usual: float) -> float:
@@ -91,17 +94,20 @@ class PassPrice:
             self.merged()
 
     def seconds_of_smallest(self) -> float:
-        self._fit()
+        if not self.sizes:
+            self._fit()
         return self.seconds[0]
 
     def room(self, batch: int) -> int:
         """Return tokens that each request of a batch may draft: passes at most double in size."""
-        self._fit()
+        if not self.sizes:
+            self._fit()
         return max(1, int(2 * self.sizes[-1] / batch) - 1) if self.sizes else 1
 
     def __call__(self, tokens: float) -> float:
         """Return seconds of a pass over so many tokens; 0 before any was seen."""
-        self._fit()
+        if not self.sizes:
+            self._fit()
         sizes, values = self.sizes, self.seconds
         if len(sizes) < 2:
             return values[0] if values else 0.0
@@ -116,8 +122,8 @@ class PassPrice:
 
     def extra(self, first: int, count: int, width: float = 1.0) -> list[float]:
         """Return seconds beyond a pass of `first` tokens, for 0, 1, ... `count` times `width` more tokens."""
-        table = self.more.get((first, width), [])
-        if len(table) <= count:
+        table = self.more.get((first, width))
+        if table is None or len(table) <= count:
             base = self(first)
             table = self.more[first, width] = [self(first + k * width) - base for k in range(count + 1)]
         return table
@@ -135,8 +141,6 @@ class PassPrice:
 
     def _fit(self) -> None:
         """Fit a monotone curve through the means (pool adjacent violators)."""
-        if self.sizes:
-            return
         pools: list[tuple[float, float, int]] = []  # (mean, weight, knots)
         seen, before = [i for i, count in enumerate(self.counts) if count], 0.0
         for i in seen:
@@ -213,7 +217,7 @@ class DraftPrice:
     @property
     def trial(self) -> int:
         """The length of the draft that is to show what this drafter costs; 0 once that is known."""
-        timed = max(call.readings for call in self.calls)
+        timed = max([call.readings for call in self.calls])
         calls = round(timed) + (self.untimed > 0 or timed > 0.0)
         return TRIALS[calls] if calls < len(TRIALS) else 0
 
