@@ -80,11 +80,11 @@ class Acceptance:
 
     def learn(self, context: int, accepts: Sequence[float], last: int = -1) -> None:
         """A draft in this context had these chances to be accepted, one token after the other."""
-        if last >= 0 and accepts and (curve := self.survival(context)):
+        total = self._total()
+        if last >= 0 and accepts and (expected := self._first(context)) >= LEAST:
             k = last % CLASSES
             self.last_accepted[k] = MEMORY * self.last_accepted[k] + accepts[0]
-            self.last_expected[k] = MEMORY * self.last_expected[k] + curve[0]
-        total = self._total()
+            self.last_expected[k] = MEMORY * self.last_expected[k] + expected
         keep, weight = self.memory, 1.0
         tested = [keep * n for n in self.tested[context]]
         accepted = [keep * n for n in self.accepted[context]]
@@ -117,16 +117,28 @@ class Acceptance:
         factor = min((self.last_accepted[k] + LEAN[1]) / (expected + LEAN[1]), 1.0 / curve[0])
         return [factor * chance for chance in curve]
 
-    def _curve(self, context: int) -> Sequence[float]:
-        half, shorter, lean = LEAN
+    def _others(self, context: int) -> tuple[float, float]:
+        """Return the tests of all places of a context and those accepted, leaning on shorter matches."""
+        half, shorter, _ = LEAN
         chance, weight = 0.5, half
-        for tested, accepted in self.sums[min(1, context) : context + 1]:
-            all_t, all_a = tested + weight, accepted + weight * chance
-            chance, weight = all_a / all_t, shorter
+        tested = accepted = 0.0
+        for t, a in self.sums[min(1, context) : context + 1]:
+            tested, accepted = t + weight, a + weight * chance
+            chance, weight = accepted / tested, shorter
+        return tested, accepted
+
+    def _first(self, context: int) -> float:
+        """Return the chance of a draft's first token; as a curve's, but for much less."""
+        tested, accepted = self._others(context)
+        t, a = self.tested[context][0], self.accepted[context][0]
+        return (a + LEAN[2] * (accepted - a) / (tested - t)) / (t + LEAN[2])
+
+    def _curve(self, context: int) -> Sequence[float]:
+        tested, accepted = self._others(context)
         curve: list[float] = []
-        alive = 1.0
+        alive, lean = 1.0, LEAN[2]
         for t, a in zip(self.tested[context], self.accepted[context], strict=True):
-            alive *= (a + lean * (all_a - a) / (all_t - t)) / (t + lean)
+            alive *= (a + lean * (accepted - a) / (tested - t)) / (t + lean)
             if alive < LEAST:
                 break
             curve.append(alive)

@@ -106,6 +106,7 @@ class AutoPolicy:
     rereads: bool = False
     time: tuple[float, float] = (0.0, 0.0)  # recent seconds: of rounds, and of drafters reading in them
     index: Mapping[tuple[int, int, int], int] = field(init=False)
+    owners: tuple[int, ...] = field(init=False)  # each arm's drafter; -1: none
     lengths: tuple[int, ...] = field(init=False)
     depths: tuple[int, ...] = field(init=False)
     cascades: Mapping[int, int] = field(init=False)
@@ -121,14 +122,18 @@ class AutoPolicy:
         self.siblings = [Siblings() for _ in range(n)]
         self.calibrations = [Calibration() for _ in range(n)]
         self.drafter_kinds = [0] * n
-        wide = dict.fromkeys(self.drafters.index(arm.drafter) for arm in self.arms if arm.width > 1)
+        number = {name: i for i, name in enumerate(self.drafters)}
+        wide = dict.fromkeys(number[arm.drafter] for arm in self.arms if arm.width > 1)
         self.wide = {i: n + at for at, i in enumerate(wide)}
         self.width = max(arm.width for arm in self.arms)
         self._forget_prices()
-        number = {name: i for i, name in enumerate(self.drafters)}
         self.cascades = cascades(self.drafters)
         self.depths = tuple(n for n in self.lengths if n <= DEEPEST)
-        self.index = {(number.get(a.drafter, -1), a.width, a.length): i for i, a in enumerate(self.arms)}
+        self.owners = tuple(number.get(arm.drafter, -1) for arm in self.arms)
+        self.index = {
+            (i, arm.width, arm.length): at
+            for at, (i, arm) in enumerate(zip(self.owners, self.arms, strict=True))
+        }
 
     def _forget_prices(self) -> None:
         self.draft_prices = [DraftPrice() for _ in KINDS for _ in (*self.drafters, *self.wide)]
@@ -402,8 +407,8 @@ class AutoPolicy:
         for window in feedback.windows:
             self.acceptance[window.drafter].learn(window.context, window.accepts, window.token)
         for outcome in feedback.outcomes:
-            arm, signals = self.arms[outcome.arm], outcome.signals
-            if signals and arm.width == 1 and not self.looks_up[i := self.drafters.index(arm.drafter)]:
+            signals, i = outcome.signals, self.owners[outcome.arm]
+            if signals and self.arms[outcome.arm].width == 1 and not self.looks_up[i]:
                 calibration, tested = self.calibrations[self.cascades.get(i, i)], outcome.accepted + 1
                 first = outcome.prefix_length if i in self.cascades else tested
                 for k, signal in enumerate(signals[: min(tested, first)]):
@@ -470,8 +475,7 @@ class AutoPolicy:
         """Gain and seconds of every arm, the price of a second, and acceptance by length of the match."""
         passes, rates = self.passes(batch), [self.rate(batch, matched) for matched in (False, True)]
         gains, seconds = list[float | None]([0.0]), list[float | None]([0.0])  # of no draft
-        for arm in self.arms[1:]:
-            i = self.drafters.index(arm.drafter)
+        for i, arm in zip(self.owners[1:], self.arms[1:], strict=True):
             price = self.draft_price(i, arm.width if i in self.trees else 1)
             start, each = price(batch)
             nodes = max(arm.width if i in self.beside - self.trees else 1, price.width)

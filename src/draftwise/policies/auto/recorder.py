@@ -196,7 +196,7 @@ class AutoRecorder:
             outcome, cost = seen.outcome, seen.outcome.cost
             arm = policy.arms[outcome.arm]
             if arm.length and cost and (outcome.drafted or cost.draft):  # else there was no room for a draft
-                i, drafted, depth = policy.drafters.index(arm.drafter), outcome.drafted, _depth(seen.draft)
+                i, drafted, depth = policy.owners[outcome.arm], outcome.drafted, _depth(seen.draft)
                 has_tree |= depth < drafted
                 if i in policy.cascades:  # what its second part adds takes no time
                     i, drafted = policy.cascades[i], outcome.prefix_length
@@ -243,7 +243,7 @@ class AutoRecorder:
         limit = _decided(seen) if outcome.censored else outcome.asked  # the room for it or the text ended
         played = arm.length and (outcome.drafted or not outcome.censored)  # else it could not draft
         if played:
-            player = policy.drafters.index(arm.drafter)
+            player = policy.owners[seen.decision.arm]
             if player in policy.cascades:
                 windows = self._parts(player, seen, state)
                 player = policy.cascades[player] if outcome.prefix_length else -1
