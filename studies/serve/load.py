@@ -1,13 +1,15 @@
 """Speed of a busy server: `auto`, a fixed length and no speculation under the same load, in turns.
 
-Each setting is a server of its own, `draftwise serve` in a process. So many clients at once ask for texts of
-Spec-Bench's prompts, through the official client, one after another for the given time; then the next setting
-has its turn, and after all of them the next number of clients, in another order. A server is stopped
+Each setting is a server of its own, `draftwise serve` in a process. So many clients at once ask for the texts
+of some prompts of Spec-Bench, through the official client, until all are written; then the next setting has
+its turn, and after all of them the next number of clients, in another order. The settings of a round write
+the same texts, those of the next round others, so that no prompt is in a server's cache. A server is stopped
 (SIGSTOP) while it is another's turn, so that none takes time from another. With `--vllm` the same load goes
 to vLLM, plain and with its own n-gram drafts.
 
-Reported for each setting and number of clients: tokens per second, the time to the first token, and the
-longest times between two pieces of a text (50 and 99 % of them are shorter).
+Reported for each setting and number of clients: tokens per second and their ratio to those of the plain
+setting, with the range over the rounds; the time to the first token, and the longest times between two pieces
+of a text (50 and 99 % of them are shorter).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,7 +42,7 @@ from studies.common.tables import heading, row
 
 PAGE = "docs/explanation/toys.md"
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}'
-MINE = ("auto", "none")  # the settings that the aim is about
+PLAIN = "none"
 VLLM = {"vllm": [], "vllm-ngram": ["--speculative-config", NGRAM]}
 
 
@@ -50,22 +52,26 @@ class Seen:
 
     seconds: float = 0.0
     tokens: int = 0
-    texts: int = 0
     firsts: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
 
-    def add(self, other: Seen) -> None:
-        """The same setting and load in another turn."""
-        for name in ("seconds", "tokens", "texts", "firsts", "gaps"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
 
-    def row(self) -> dict[str, float]:
-        """The figures, times in milliseconds."""
-        figures = {"tokens_per_s": self.tokens / self.seconds if self.seconds else 0.0, "texts": self.texts}
-        for name, values in (("first", self.firsts), ("between", self.gaps)):
-            for part in (50, 99):
-                figures[f"{name}_p{part}_ms"] = 1000 * float(np.percentile(values, part)) if values else 0.0
-        return figures
+
+def figures(turns: Sequence[Seen], plain: Sequence[Seen]) -> dict[str, float]:
+    """The figures of a setting's turns, times in milliseconds; `plain` are those of the plain setting."""
+    found = {"tokens_per_s": sum(one.tokens for one in turns) / sum(one.seconds for one in turns)}
+    if ratios := [one.speed / other.speed for one, other in zip(turns, plain, strict=False)]:
+        seconds = [sum(one.seconds for one in both) for both in (plain, turns)]
+        found |= {"of_plain": seconds[0] / seconds[1], "least": min(ratios), "most": max(ratios)}
+    for name in ("first", "gap"):
+        values = [value for one in turns for value in getattr(one, f"{name}s")]
+        for part in (50, 99):
+            found[f"{name}_p{part}_ms"] = 1000 * float(np.percentile(values, part)) if values else 0.0
+    return found
 
 
 def ask(client: openai.AsyncOpenAI, prompt: str, chat: bool, **options: Any) -> Awaitable[AsyncIterator[Any]]:
@@ -87,7 +93,6 @@ async def one(stream: Awaitable[AsyncIterator[Any]], seen: Seen) -> None:
             first, last = False, now
         if chunk.usage is not None:
             seen.tokens += chunk.usage.completion_tokens
-    seen.texts += 1
 
 
 def piece_of(choice: Any) -> str | None:
@@ -96,30 +101,19 @@ def piece_of(choice: Any) -> str | None:
     return text
 
 
-def drawn(prompts: Sequence[str], client: int) -> Iterator[str]:
-    """The prompts of one client."""
-    draw = Random(client)
-    while True:
-        yield draw.choice(prompts)
-
-
 Ask = Callable[[openai.AsyncOpenAI, str], Awaitable[AsyncIterator[Any]]]
 
 
-async def turn(
-    url: str, send: Ask, prompts: Callable[[int], Iterator[str]], clients: int, seconds: float
-) -> Seen:
-    """So many clients, each with its prompts, for so many seconds, and until their last texts have ended."""
-    seen, began = Seen(), time.perf_counter()
+async def turn(url: str, send: Ask, prompts: Iterable[str], clients: int) -> Seen:
+    """So many clients, which share the prompts, until all texts are written."""
+    seen, waiting, began = Seen(), iter(prompts), time.perf_counter()
     async with openai.AsyncOpenAI(base_url=url, api_key="none", timeout=None, max_retries=0) as client:
 
-        async def loop(k: int) -> None:
-            for prompt in prompts(k):
-                if time.perf_counter() - began >= seconds:
-                    break
+        async def loop() -> None:
+            for prompt in waiting:
                 await one(send(client, prompt), seen)
 
-        await asyncio.gather(*(loop(k) for k in range(clients)))
+        await asyncio.gather(*(loop() for _ in range(clients)))
     seen.seconds = time.perf_counter() - began
     return seen
 
@@ -207,11 +201,11 @@ def _healthy(url: str) -> bool:
         return False
 
 
-def measured(args: Any) -> dict[str, dict[str, Any]]:
-    """The figures of each number of clients and setting."""
+def measured(args: Any) -> dict[str, dict[str, list[Seen]]]:
+    """The turns of each number of clients and setting."""
     draw = Random(0)
     prompts = [prompt.text[:1000] for prompt in spec_bench()]
-    turns: dict[str, dict[str, Seen]] = defaultdict(lambda: defaultdict(Seen))
+    turns: dict[str, dict[str, list[Seen]]] = defaultdict(lambda: defaultdict(list))
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
         for policy in args.policies:
@@ -221,32 +215,33 @@ def measured(args: Any) -> dict[str, dict[str, Any]]:
             process = vllm(args.vllm, args.target, args.batch, more)
             servers[name] = stack.enter_context(process).sleep()
 
-        def turn_of(name: str, clients: int, seconds: float) -> Seen:
+        def turn_of(name: str, clients: int, asked: Sequence[str]) -> Seen:
             server = servers[name]
             with server.awake():
                 send = partial(ask, chat=args.chat, model=args.target, max_tokens=args.most)
-                return asyncio.run(turn(server.url, send, partial(drawn, prompts), clients, seconds))
+                return asyncio.run(turn(server.url, send, asked, clients))
 
         for name in servers:  # what is compiled or learnt first does not count
             print(f"  {name}", file=sys.stderr, flush=True)
-            turn_of(name, 2, args.warm)
+            turn_of(name, 2, draw.sample(prompts, args.warm))
         for _ in range(args.rounds):
             for clients in args.clients:
+                asked = draw.sample(prompts, args.texts)
                 for name in draw.sample(list(servers), len(servers)):
-                    seconds = args.seconds if name in MINE else args.others or args.seconds
-                    figures = turn_of(name, clients, seconds)
-                    turns[str(clients)][name].add(figures)
-                    print(f"  {clients} {name} {figures.row()}", file=sys.stderr, flush=True)
-    return {level: {name: seen.row() for name, seen in rows.items()} for level, rows in turns.items()}
+                    seen = turn_of(name, clients, asked)
+                    turns[str(clients)][name].append(seen)
+                    print(f"  {clients} {name} {seen.speed:.1f} tokens/s", file=sys.stderr, flush=True)
+    return turns
 
 
-def table(figures_by_load: dict[str, dict[str, Any]]) -> str:
+def table(turns_by_load: dict[str, dict[str, list[Seen]]]) -> str:
     """The figures as Markdown."""
-    names = ["tokens_per_s", "first_p50_ms", "first_p99_ms", "between_p50_ms", "between_p99_ms", "texts"]
-    lines = [heading("clients", "setting", *names)]
-    for level, rows in figures_by_load.items():
-        for setting, figures in rows.items():
-            lines.append(row(level, setting, *(f"{figures[name]:.4g}" for name in names)))
+    lines = list[str]()
+    for level, rows in turns_by_load.items():
+        for setting, turns in rows.items():
+            found = figures(turns, rows.get(PLAIN, ()))
+            lines = lines or [heading("clients", "setting", *found)]
+            lines.append(row(level, setting, *(f"{value:.4g}" for value in found.values())))
     return "\n".join(lines)
 
 
@@ -259,10 +254,9 @@ def main() -> None:
         "--policies", type=listed, default="auto,static-3,none", help="settings that take turns"
     )
     parser.add_argument("--clients", type=numbers, default="1,4,16,64")
-    parser.add_argument("--seconds", type=float, default=300.0, help="of each turn")
-    parser.add_argument("--others", type=float, help="the same for settings beside auto and none, if shorter")
-    parser.add_argument("--rounds", type=int, default=1, help="turns of each setting and number of clients")
-    parser.add_argument("--warm", type=float, default=30.0, help="seconds before anything is measured")
+    parser.add_argument("--texts", type=int, default=64, help="texts of each turn")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each setting and number of clients")
+    parser.add_argument("--warm", type=int, default=24, help="texts before anything is measured")
     parser.add_argument("--batch", type=int, default=64, help="texts decoded together")
     parser.add_argument("--most", type=int, default=64, help="tokens of a text")
     parser.add_argument(

@@ -8,9 +8,9 @@ known text, after it has read as much memory as the weights take (`--passes cold
 texts are Spec-Bench's: the last tokens of a prompt are its answer.
 
 The loop's clock is made up: a pass takes the seconds that it takes on two cores of a Xeon, or on a GPU
-(`--prices gpu`), where drafts pay in large batches, too. So all runs make the same decisions, and each phase of
-each step can be the least of all runs, whatever else the machine does. Only full batches count. `share` is the
-own time as a part of a round whose passes take those seconds.
+(`--prices gpu`), where drafts pay in large batches, too. So all runs make the same decisions, and each phase
+of each step can be the least of all runs, whatever else the machine does. Only full batches count. `share` is
+the own time as a part of a round whose passes take those seconds.
 """
 
 from __future__ import annotations
