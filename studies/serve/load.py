@@ -36,6 +36,7 @@ import openai
 
 from draftwise.data import spec_bench
 from draftwise.models.load import locate
+from draftwise.models.threads import cores
 from draftwise.serve.run import bind
 from studies.common.command import command, listed, numbers, start
 from studies.common.tables import heading, row
@@ -168,7 +169,9 @@ def ours(target: str, drafters: str, policy: str, batch: int) -> Iterator[Server
         policy,
     ]
     words += ["--drafters", drafters] if policy != "none" else []
-    with run(words, stdout=subprocess.PIPE) as process:
+    # After a sleep it would take what the others used meanwhile for the present load.
+    threads = {"OMP_NUM_THREADS": str(cores())} | os.environ
+    with run(words, stdout=subprocess.PIPE, env=threads) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
