@@ -9,7 +9,7 @@ The faults are cosmic-ray's (in a clone: pip install '.[mutation]'): another ope
 loop that ends at once, a removed decorator. No file changes: each mutant runs in a fork that imports the
 changed source, so that torch is imported only once. Each place in the source has at most one mutant, sampled
 by the seed; faults in annotations change nothing and are left out. An interrupted run continues. Without
-`--tests`, the tests of a module are those of its name, then all of its folder.
+`--tests`, the tests of a module are those of its name, then all of its folder, if it is in one.
 """
 
 from __future__ import annotations
@@ -159,9 +159,11 @@ def lives(mutant: Mutant | None, tests: Sequence[str], seconds: int, told: Path)
 
 def tests_of(module: str) -> list[str]:
     """Tests that should detect a fault of a module, the quick ones first."""
-    names = module.split(".")
-    folder = ROOT / "tests" / names[0]
-    return [str(path) for path in (*sorted(folder.rglob(f"test_{names[-1]}*.py")), folder)]
+    *folders, name = module.split(".")
+    if not folders:
+        return [str(path) for path in sorted((ROOT / "tests").glob(f"test_{name}*.py"))]
+    folder = ROOT / "tests" / folders[0]
+    return [str(path) for path in (*sorted(folder.rglob(f"test_{name}*.py")), folder)]
 
 
 def judged(

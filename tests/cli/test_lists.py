@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from draftwise.models.zoo import list_parts, list_zoo
-from draftwise.registry import GROUPS, names, point
-from draftwise.registry.entries import _imported, _written, describe, entry
+from draftwise.registry import names
+from draftwise.registry.entries import describe, entry
 
 from .conftest import Run
 
@@ -88,18 +88,6 @@ def test_names_and_numbers_survive_any_width(
     assert "…" not in "".join(lines)
     if verb == "models":
         assert {"22.8M", "1.2M"} <= {word for line in lines for word in line.split()}
-
-
-@pytest.mark.parametrize("group", GROUPS)
-def test_what_the_source_says_is_what_an_import_says(group: str) -> None:
-    read = {name: _written(point(group, name)) for name in names(group)}
-    for name, found in read.items():
-        if found is None:
-            continue
-        doc, positional, options = _imported(point(group, name).load())
-        assert (found[0], found[2]) == (doc, options), name
-        assert found[1] == positional, name
-    assert any(read.values())
 
 
 def test_every_drafter_is_described_without_an_import() -> None:

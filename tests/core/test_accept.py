@@ -161,9 +161,10 @@ def test_a_walk_that_raises_tells_how_far_it_came(sampled: bool) -> None:
     assert path == [0, 1]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 300])
 def test_after_a_draft_that_was_right_throughout_comes_the_targets_own(n: int) -> None:
-    """The token after the last node, and no other's; ids are large, so that equal ones are not the same."""
+    """The token after the last node, and no other's. Ids, and nodes of long drafts, are so large that equal
+    ones are not the same object."""
     ids = [int(f"70{i}") for i in range(n)]
     own = {node: 1000 + node for node in range(-1, n)}
     sampled = Draft.chain(ids, probs=[0.5] * n, dist=["any"] * n)

@@ -141,11 +141,12 @@ def test_closing_a_request_early_leaves_nothing_behind() -> None:
     assert spy.closed == [request.id]
 
 
-def test_who_leaves_a_run_early_leaves_nothing_open() -> None:
+@pytest.mark.parametrize("rounds_read", [1, 3, 4, 7])
+def test_who_leaves_a_run_early_leaves_nothing_open(rounds_read: int) -> None:
     loop, _ = make({"good": good()}, [Arm("good", 3)])
     other = loop.add([5], Sampling(max_new_tokens=50))
     rounds = loop.run([[0], [1], [2]], Sampling(max_new_tokens=50), batch=3)
-    next(rounds)
+    assert len([*itertools.islice(rounds, rounds_read)]) == rounds_read
     assert len(loop.open) == 3
     rounds.close()
     assert [*loop.open] == [other.id]

@@ -9,7 +9,6 @@ import pytest
 
 from draftwise import Sampling, UserError
 from draftwise.core.sampling import Sampling as Settings
-from draftwise.generation.text import stop_strings
 
 
 @pytest.mark.parametrize(
@@ -59,14 +58,3 @@ def test_numbers_of_numpy_are_numbers() -> None:
 @pytest.mark.parametrize("eos", [2, np.int64(2), [2], {2}, (2, 2), iter([2]), frozenset({2})])
 def test_ends_of_text_may_be_one_or_several(eos: Any) -> None:
     assert Sampling(eos=eos).eos == frozenset({2})
-
-
-def test_one_stop_string_may_stand_alone() -> None:
-    assert stop_strings("the") == ("the",) == stop_strings(["the"])
-    assert stop_strings(()) == ()
-
-
-@pytest.mark.parametrize("stop", ["", [""], ["a", ""], 5, [5], None, ["\ud83d"], b"the"])
-def test_what_is_no_stop_string_is_refused(stop: Any) -> None:
-    with pytest.raises(UserError, match="stop string"):
-        stop_strings(stop)

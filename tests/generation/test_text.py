@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftwise.generation.text import Detokenizer, Kinds, StopStrings, decode
+from draftwise import UserError
+from draftwise.generation.text import Detokenizer, Kinds, StopStrings, decode, stop_strings
 from tests.effort import THOROUGH
 from tests.tiny_tokenizers import MAKERS, SPECIAL, tokenizer
 
@@ -130,6 +131,21 @@ def test_what_is_in_a_broken_run_of_bytes_never_ends_the_text(character: str, be
         assert found == [None] * (len(ids) - 1) + [1]
 
 
+@pytest.mark.parametrize(
+    "character", ["é", "退", "🙂\x7f", "\U00040000"]
+)  # three of them with a byte of 0x80
+def test_a_stop_string_in_a_long_run_of_bytes_is_found(character: str) -> None:
+    """The window that is searched may begin at any byte of a character of the run, such as the lowest that
+    continues one, 0x80, and the run stays valid."""
+    kind = tokenizer("gemma")
+    run = fallback(kind, (character * 60 + "o").encode())
+    for plain in range(44):
+        ids = [*kind.convert_tokens_to_ids(["a"] * plain), *run]
+        ends = StopStrings(kind, (character + "o",), 0)
+        found = [ends(ids[: at + 1], at) for at in range(len(ids))]
+        assert found == [None] * (len(ids) - 1) + [1]
+
+
 def test_a_replacement_mark_of_its_own_after_broken_bytes_is_no_part_of_them() -> None:
     """The window begins inside the run of bytes, which alone would be valid text."""
     kind = tokenizer("gemma")
@@ -191,3 +207,28 @@ def test_the_prompt_is_not_searched() -> None:
     assert StopStrings(Bytes(), ("ab",), 3)([*b"xab", *b"c"], 3) is None
     assert StopStrings(Bytes(), ("ab",), 2)([*b"xa", *b"b"], 2) is None
     assert StopStrings(Bytes("zab"), ("ab",), 1)([120, 256, 99], 1) == 1
+
+
+def test_a_round_without_a_stop_string_is_decoded_once() -> None:
+    decoded: list[int] = []
+
+    class Counted(Bytes):
+        def decode(self, tokens: Sequence[int], **options: Any) -> str:
+            decoded.append(len(tokens))
+            return super().decode(tokens, **options)
+
+    text, ends = b"a text", StopStrings(counted := Counted(), ("stop",), 0)
+    [Kinds.of(counted)[token] for token in text]
+    decoded.clear()
+    assert ends([*text], 0) is None and decoded == [len(text)]
+
+
+def test_one_stop_string_may_stand_alone() -> None:
+    assert stop_strings("the") == ("the",) == stop_strings(["the"])
+    assert stop_strings(()) == ()
+
+
+@pytest.mark.parametrize("stop", ["", [""], ["a", ""], 5, [5], None, ["\ud83d"], b"the"])
+def test_what_is_no_stop_string_is_refused(stop: Any) -> None:
+    with pytest.raises(UserError, match="stop string"):
+        stop_strings(stop)

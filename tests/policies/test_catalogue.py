@@ -24,7 +24,8 @@ from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.lookup.suffix import SuffixDrafter
 from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.policies.arms import LONGEST
-from draftwise.policies.catalogue import method
+from draftwise.policies.catalogue import default, method
+from draftwise.policies.catalogue.compose import weighs_cascades
 from draftwise.registry.entries import describe
 from draftwise.specs import parse_policy
 from draftwise.state.numbers import dump
@@ -257,6 +258,12 @@ def test_a_function_of_the_drafters_names_can_stand_for_a_name() -> None:
     assert [arm.name for arm in method(spec, ["ngram", "suffix"]).policy.arms] == ["suffix:3"]
     with pytest.raises(UserError, match=r"policy tuple: it made .*return a Method"):
         method(parse_policy(tuple), ["ngram"])
+
+
+def test_only_the_default_policy_weighs_cascades_and_without_drafters_there_is_none() -> None:
+    assert [name for name in registry.names("policies") if weighs_cascades(name)] == [default(["suffix"])]
+    assert default(["ngram"]) == default(["none", "zoo:general"]) == "auto"
+    assert default([]) == default(["none"]) == "none"
 
 
 # -- a model's stop rules over a lookup -------------------------------------------------------------------

@@ -51,7 +51,7 @@ class Entry:
     def origin(self) -> str:
         """Name and reference of the source, without the place in it."""
         head, bracket, _ = self.source.partition(")")
-        return head + bracket if bracket else self.source.partition(",")[0].rstrip(".")
+        return head + bracket if bracket else self.source.partition(",")[0]
 
     @property
     def usage(self) -> str:
