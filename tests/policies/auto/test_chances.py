@@ -10,7 +10,6 @@ import pytest
 
 from draftwise.core.drafts import Signals
 from draftwise.policies.auto.chances import (
-    CARRIED,
     CLASSES,
     CONTEXTS,
     LEAN,
@@ -118,8 +117,8 @@ def test_of_other_texts_a_few_tests_remain() -> None:
     before = skill.survival(0)[1]
     skill.restart()
     assert (skill.last_expected[7], skill.last_accepted[7]) == (LEAN[1], 0.75 * LEAN[1])
-    assert skill.tested[0] == pytest.approx([CARRIED, CARRIED, 0.0, 0.0])
-    assert skill.accepted[0] == pytest.approx([CARRIED, 0.0, 0.0, 0.0])
+    assert skill.tested[0] == pytest.approx([LEAN[2], LEAN[2], 0.0, 0.0])
+    assert skill.accepted[0] == pytest.approx([LEAN[2], 0.0, 0.0, 0.0])
     assert skill.tested[1] == [1.0, 0.0, 0.0, 0.0], "few are left as they are"
     assert before < skill.survival(0)[1] < 0.5, "the curve is computed again"
 

@@ -16,8 +16,8 @@ from draftwise.errors import UserError
 from draftwise.policies.auto.chances import CONTEXTS, match_length
 from draftwise.policies.auto.drafts import LENGTHS, TAKEN, Candidate
 from draftwise.policies.auto.guard import Guard
-from draftwise.policies.auto.policy import KINDS, TRUSTED, AutoPolicy
-from draftwise.policies.auto.prices import WAIT, WINDOW, DraftPrice, Rate, RoundCosts, size_class
+from draftwise.policies.auto.policy import KINDS, AutoPolicy
+from draftwise.policies.auto.prices import ENOUGH, WAIT, WINDOW, DraftPrice, Rate, RoundCosts, size_class
 from draftwise.policies.catalogue import default, method
 from draftwise.policies.catalogue.auto import team
 from draftwise.state.numbers import restart
@@ -465,7 +465,7 @@ def stops(token: float = 0.01, *, batch: int = 1) -> AutoPolicy:
     for tokens in range(batch, batch + 18):
         for _ in range(10):
             policy.pass_prices[size_class(batch)].add(tokens, 1.0 + 0.1 * max(0, tokens - batch - 4))
-    policy.calibrations[0].seen = TRUSTED
+    policy.calibrations[0].seen = ENOUGH
     priced(policy.draft_price(0), token, batch=batch)
     return policy
 
@@ -480,7 +480,7 @@ def test_a_draft_stops_by_what_its_own_tokens_cost(composite: bool) -> None:
         draft = Candidate(2 * composite, lengths[0], 0, 0, 1, prefix_length=lengths[1])
         assert (extra > 0.02) is (length > 4)
         expected = 0.1 * (each + extra) / policy.acceptance[0].mean
-        assert stop(policy, draft) == pytest.approx(min(expected, 0.9))
+        assert stop(policy, draft) == pytest.approx(expected)
 
 
 def test_in_a_batch_all_requests_share_a_call() -> None:
@@ -499,12 +499,12 @@ def test_where_rows_are_padded_no_request_makes_the_pass_shorter_by_stopping() -
 def test_what_is_not_known_stops_nothing() -> None:
     """Gradings calibrate a model before its first call."""
     policy, draft = stops(), Candidate(0, 8, 0.5, 0.0, 1.0)
-    assert stop(policy, draft, rate=1e6) == 0.9, "nor does any rule stop what is nearly certain"
+    assert stop(policy, draft) > 0.0
     assert policy._stop(Candidate(1, 8, 0.0, 0.0, 1.0), 1, policy.passes(1), 100.0) == NEVER, "a lookup"
-    policy.calibrations[0].seen = TRUSTED - 1.0
-    assert stop(policy, draft, rate=1e6) == 0.0
-    policy.calibrations[0].seen, policy.draft_prices[0] = TRUSTED, DraftPrice()
-    assert stop(policy, draft, rate=1e6) == 0.0
+    policy.calibrations[0].seen = ENOUGH - 1.0
+    assert stop(policy, draft) == 0.0
+    policy.calibrations[0].seen, policy.draft_prices[0] = ENOUGH, DraftPrice()
+    assert stop(policy, draft) == 0.0
 
 
 def test_a_model_is_calibrated_up_to_the_first_wrong_token() -> None:

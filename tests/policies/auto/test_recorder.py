@@ -19,14 +19,8 @@ from draftwise.core.roles import GradeJob, Graders, RoundRecord
 from draftwise.core.sampling import Sampling
 from draftwise.policies.auto.drafts import LENGTHS
 from draftwise.policies.auto.policy import KINDS, AutoPolicy, Text
-from draftwise.policies.auto.prices import Call
-from draftwise.policies.auto.recorder import (
-    ENOUGH,
-    AutoRecorder,
-    GradingState,
-    PendingDraft,
-    _windows,
-)
+from draftwise.policies.auto.prices import ENOUGH, Call
+from draftwise.policies.auto.recorder import AutoRecorder, GradingState, PendingDraft, _windows
 from draftwise.policies.catalogue import method
 from draftwise.policies.catalogue.auto import team
 

@@ -28,8 +28,8 @@ from draftwise.errors import UserError
 from draftwise.models.runner.drafts import TreeLevel
 from draftwise.policies.auto.chances import CAUGHT, LEAN, MEMORY, Calibration, Siblings
 from draftwise.policies.auto.drafts import DEEPEST, WIDTH, Candidate
-from draftwise.policies.auto.policy import KINDS, TRUSTED, AutoPolicy
-from draftwise.policies.auto.prices import BATCH_SIZES, WAIT, size_class
+from draftwise.policies.auto.policy import KINDS, AutoPolicy
+from draftwise.policies.auto.prices import BATCH_SIZES, ENOUGH, WAIT, size_class
 from draftwise.policies.auto.recorder import AutoRecorder
 from draftwise.policies.catalogue import Method, method
 from draftwise.policies.catalogue.auto import team
@@ -270,7 +270,7 @@ def test_a_node_must_pay_for_its_part_of_the_pass_and_a_depth_for_the_step_to_th
         policy._stop(tree, 1, policy.passes(1), 100.0).threshold,
         policy._stop(tree, 1, policy.passes(1), 100.0).deeper,
     ) == (0.0, 0.0)
-    policy.calibrations[0].seen = TRUSTED
+    policy.calibrations[0].seen = ENOUGH
     rule = policy._stop(tree, 1, policy.passes(1), 100.0)
     assert rule.rule == "gain" and rule.threshold == pytest.approx(100.0 * 0.5e-3)
     assert rule.deeper == pytest.approx(100.0 * price(1)[1] / policy.acceptance[0].mean)
@@ -281,7 +281,7 @@ def test_a_chain_with_siblings_stops_by_what_it_and_they_cost() -> None:
     policy, best = taught(token=0.5e-3), Candidate(0, 2, 1.0, 0.0, 1.0, width=WIDTH)
     for depth in (1, 1, 1, 2, 4):
         policy.draft_price(0, WIDTH).add(depth, 0, 2e-3 * depth, 1, 1)
-    policy.calibrations[0].seen = TRUSTED
+    policy.calibrations[0].seen = ENOUGH
     seconds = policy.draft_price(0)(1)[1] + WIDTH * 0.5e-3
     rule = policy._stop(best, 1, policy.passes(1), 50.0)
     assert (
@@ -371,7 +371,7 @@ def test_in_a_batch_a_depth_pays_for_its_part_of_the_call_and_a_node_lengthens_n
     padded: bool,
 ) -> None:
     policy, tree = taught_in_batches(), Candidate(0, 2, 1.0, 0.0, 1.0, width=WIDTH, is_tree=True)
-    policy.padded, policy.calibrations[0].seen = padded, TRUSTED
+    policy.padded, policy.calibrations[0].seen = padded, ENOUGH
     price = policy.draft_price(0, WIDTH)
     price.width = 2.0
     for tokens in (4, 8, 12, 20) * 40:

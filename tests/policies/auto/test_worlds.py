@@ -290,10 +290,11 @@ def test_a_slow_start_does_not_keep_a_good_drafter_away_for_long(
         drafted = slow(passes, 60e-3, 10e-3)
         prices = SlowCalls(lambda tokens: next(drafted) if tokens > 1 else 10e-3)
         prices.starts = slow(calls, 60e-3, 0.3e-3)
-        return Stage(monkeypatch, GOOD, prices, texts=24).seconds("auto")
+        taken = Stage(monkeypatch, GOOD, prices, texts=24).seconds("auto")
+        assert next(drafted) == 10e-3 and next(prices.starts) == 0.3e-3, "all slow ones came"
+        return taken
 
-    steady = seconds(0, 0)
-    assert steady + 2 * 50e-3 < seconds(calls, passes) < most * steady
+    assert seconds(calls, passes) < most * seconds(0, 0)
 
 
 def test_a_machine_that_becomes_three_times_slower_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:

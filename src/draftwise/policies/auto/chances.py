@@ -17,7 +17,6 @@ LEAN = (2.0, 8.0, 4.0)  # tests that lean on one half, on the next shorter match
 CAUGHT = 0.3  # of a chain's misses, how many another node of a tree catches, as far as is known
 LEAST = 0.02  # chances below this one count as none
 CLASSES = 1024  # of the text's last token: its id modulo this number
-CARRIED = 3.0  # tests of a context that a state file brings at most
 
 
 def match_length(hint: float) -> int:
@@ -151,7 +150,7 @@ class Acceptance:
         """Let what other texts have shown weigh no more than a few tests of each context."""
         self.sums = []
         for counts in zip(self.tested, self.accepted, strict=True):
-            share = CARRIED / max(*counts[0], CARRIED)
+            share = LEAN[2] / max(*counts[0], LEAN[2])
             for row in counts:
                 row[:] = [share * n for n in row]
         for k, expected in enumerate(self.last_expected):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .prices import GROWTH, LONGEST_WAIT, WAIT, WINDOW
+from .prices import FADE, GROWTH, LONGEST_WAIT, WAIT, WINDOW
 
 PAUSE = 2 * WINDOW  # rounds of the first pause
 
@@ -43,8 +43,7 @@ class Guard:
             self.least *= 2.0 if seconds > plain else 0.5
             self.pause *= self.least > 1 / 16
             return
-        keep = 1.0 - 1.0 / WINDOW
-        self.spent, self.plain = keep * self.spent + seconds, keep * self.plain + plain
+        self.spent, self.plain = FADE * self.spent + seconds, FADE * self.plain + plain
         self.rounds += 1
         if self.rounds >= WINDOW and self.spent > self.plain > 0.0:
             self.pause, self.penalty = float(self.penalty), min(GROWTH * self.penalty, LONGEST_WAIT)

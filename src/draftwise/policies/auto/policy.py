@@ -29,12 +29,21 @@ from .drafts import (
     rules,
 )
 from .guard import Guard, Skipping
-from .prices import BATCH_SIZES, UNLIKE, WINDOW, DraftPrice, PassPrice, Rate, RoundCosts, size_class
+from .prices import (
+    BATCH_SIZES,
+    ENOUGH,
+    FADE,
+    UNLIKE,
+    WINDOW,
+    DraftPrice,
+    PassPrice,
+    Rate,
+    RoundCosts,
+    size_class,
+)
 
 KINDS = ("eager", "compiled", "graph", "other")  # of passes: each has prices of its own
 SLOW = 10e-3  # seconds of a pass, from which weighing cascades takes a share of the time that does not count
-TRUSTED = 20.0  # tested tokens from which a drafter's own confidence may stop it
-SUREST = 0.9  # the highest threshold of the stop rule
 
 
 @dataclass(slots=True)
@@ -387,7 +396,7 @@ class AutoPolicy:
         calibration, least, deeper = self.calibrations[i], 0.0, 0.0
         if self.looks_up[i]:
             return NEVER
-        if calibration.seen >= TRUSTED:
+        if calibration.seen >= ENOUGH:
             price = self.draft_price(i, best.width if best.is_tree else 1)
             step, mean = price(batch)[1] / batch, self.acceptance[i].mean
             width = price.width if best.is_tree else 1.0
@@ -398,7 +407,7 @@ class AutoPolicy:
             else:
                 seconds = step + max(best.width, price.width) * more
                 least = 0.0 if isnan(seconds) else rate * seconds / mean
-        return Stop("gain", min(least, SUREST), calibration, deeper=deeper)
+        return Stop("gain", least, calibration, deeper=deeper)
 
     # -- learning ------------------------------------------------------------------------------------
 
@@ -432,7 +441,7 @@ class AutoPolicy:
         whole, written = sum(one for one, _ in rounds.values()), sum(new for _, new in rounds.values())
         if not isfinite(whole):
             return
-        self.time = 0.99 * self.time[0] + whole, 0.99 * self.time[1] + reading
+        self.time = FADE * self.time[0] + whole, FADE * self.time[1] + reading
         tokens, target = n * cost.width or cost.pass_tokens, cost.target
         self.rereads |= cost.again > 0
         at = kind * len(BATCH_SIZES) + size_class(n)

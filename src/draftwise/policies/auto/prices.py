@@ -13,11 +13,11 @@ from ...state.learned import LEARNED, fades, learned, mean_by, mean_of_known
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)  # a batch belongs to the first size that is not smaller
 KNOTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 17, 20, 24, 28, 33, 40, 48, 64, 96, 128, 192, 256, 384, 512)
 WINDOW = 64  # passes, calls or rounds after which what a mean rests on has lost most of its weight
+FADE = 1.0 - 1.0 / WINDOW
+ENOUGH = 24  # tokens: a model is graded on so many, and its confidence may stop it once so many were tested
 DOUBT = 0.25  # passes: weight of the next smaller size in what is known of one that was seen long ago
 REFIT = 8  # passes of a size that was seen as often, after which the curve is fitted again
-UNLIKE = (
-    1.5  # times the expected seconds: a first pass that took more prepared kernels, or is another machine's
-)
+UNLIKE = 2.0  # times what is usual: more is an interruption, preparation, or another machine
 TRIALS = (1, 1, 4)  # tokens of a drafter's first drafts: one untimed, then two lengths for start and slope
 WAIT = 4 * WINDOW  # rounds without a call, after which a drafter is tried again
 GROWTH, LONGEST_WAIT = 4, 128 * WINDOW  # of such rounds each time that a trial fails
@@ -29,11 +29,6 @@ SIZE_CLASS = tuple(bisect_left(BATCH_SIZES, batch) for batch in range(BATCH_SIZE
 def size_class(batch: int) -> int:
     """Return the index of a batch's class in `BATCH_SIZES`."""
     return SIZE_CLASS[batch] if batch < len(SIZE_CLASS) else len(BATCH_SIZES) - 1
-
-
-def _within(value: float, usual: float) -> float:
-    """Return a reading as at least half and at most twice the usual one: an interruption is no price."""
-    return min(max(value, 0.5 * usual), 2.0 * usual)
 
 
 @dataclass(slots=True)
@@ -78,7 +73,7 @@ class PassPrice:
         at = min(bisect_left(KNOTS, tokens), len(KNOTS) - 1)
         mean, count = self.means[at], self.counts[at]
         if count:
-            seconds = _within(seconds, mean)
+            seconds = min(seconds, UNLIKE * mean)
             count *= self._fresh(at)
         elif self.has_readings:
             if not self.seen[at] and seconds > UNLIKE * self(tokens):
@@ -177,10 +172,9 @@ class Line:
     def add(self, tokens: float, seconds: float) -> None:
         """Learn one reading."""
         if self.readings >= 4.0 and (usual := self(tokens)) > 0.0:
-            seconds = _within(seconds, usual)
-        keep = 1.0 - 1.0 / WINDOW
-        self.readings = keep * self.readings + 1.0
-        w, n, s, nn, ns = (keep * x for x in self.sums)
+            seconds = min(seconds, UNLIKE * usual)
+        self.readings = FADE * self.readings + 1.0
+        w, n, s, nn, ns = (FADE * x for x in self.sums)
         w, n, s, nn, ns = w + 1.0, n + tokens, s + seconds, nn + tokens * tokens, ns + tokens * seconds
         self.sums = [w, n, s, nn, ns]
         w += 0.1  # the weight of the additional reading

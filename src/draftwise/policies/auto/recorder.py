@@ -17,11 +17,9 @@ from ...core.roles import GradeJob, Graders, RoundRecord
 from .chances import match_length
 from .drafts import TAKEN
 from .policy import AutoPolicy, pass_kind
-from .prices import Call, Line, RoundCosts
+from .prices import ENOUGH, Call, Line, RoundCosts
 
 SHARE = 0.005  # of the total time, for lookups that do not play, and as much for models
-ENOUGH = 24  # tokens of a batch, after which a model is graded on them; a new one is on the first
-FIRST_SHARE = 0.02  # of the total time, for the first gradings, where they take longer than a round
 
 
 @dataclass(slots=True)
@@ -338,7 +336,7 @@ class AutoRecorder:
             if ready and new and self.first:
                 least = self.cost(ready[0][0])
                 brief = least <= (0.25 if tested else 1.0) * round_seconds
-                if not brief and (tested or self.first + least > FIRST_SHARE * self.total):
+                if not brief and (tested or self.first + least > 4 * self.share * self.total):
                     continue
             if ready:
                 due.append((new, -self.last.get(i, -1), -i, ready))
