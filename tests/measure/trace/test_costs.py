@@ -46,6 +46,12 @@ def test_files_come_back_as_they_were(tmp_path: Path) -> None:
     assert read_costs(str(path)) == COSTS
 
 
+def test_passes_that_seem_shorter_by_chance_are_as_long_as_those_beside_them(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(costs_json(Costs(passes=(1.0, 2.02, 2.0, 3.0)))))
+    assert read_costs(str(path)).passes == pytest.approx((1.0, 2.01, 2.01, 3.0))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
