@@ -1,11 +1,11 @@
 """`auto` against the optimum, the best fixed arm and "lookup, else model", on traces, by category.
 
     python -m studies.speed.baselines TRACE [TRACE ...]
+    python -m studies.speed.baselines TRACE --drafters HEAD,ngram --costs llama-8b-1b,MINE/costs.json
 
-Three costs for each trace: measured with it, `llama-8b-eagle` and `llama-8b-1b`. The fixed arm and "lookup,
-else model" (a lookup and its draft length, a shortest match, a model and its draft length) are the best in
-hindsight, fitted to the prompts that they are compared on. Ratios are of total times, with the middle 95 %
-over resampled prompts.
+The fixed arm and "lookup, else model" (a lookup and its draft length, a shortest match, a model and its draft
+length) are the best in hindsight, fitted to the prompts that they are compared on. Ratios are of total times,
+with the middle 95 % over resampled prompts. The first is of plain decoding's.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 from draftwise.measure.trace import Costs, Replay, Trace
 from draftwise.measure.trace.oracle import best, confirmed, fixed
 from draftwise.measure.trace.state import ReplayState
+from draftwise.policies.auto.drafts import LENGTHS
 from draftwise.policies.catalogue import method
-from studies.common.command import command, start
+from studies.common.command import command, listed, start
 from studies.common.tables import Real, cell, heading, ratio, row
 from studies.common.traces import costs_of, seconds
 
 PAGE = "docs/explanation/toys.md"
-COSTS = ("measured", "llama-8b-eagle", "llama-8b-1b")
 MATCHES, LOOKED, DRAFTED = (1, 2, 3, 4), (2, 4, 8, 16), (0, 1, 2, 3, 4, 6, 8)
 Rule = tuple[str, int, int, str, int]
 """A lookup, its shortest match, its draft length, and a model with its draft length."""
@@ -36,7 +36,8 @@ def rules(trace: Trace) -> list[Rule]:
     """Every "lookup, else model" that is tried."""
     models = [name for name, grades in trace.header.drafters.items() if grades]
     lookups = [name for name in trace.header.drafters if name not in models]
-    return list(product(lookups, MATCHES, LOOKED, models, DRAFTED))
+    looked, drafted = ([n for n in lengths if n <= trace.header.length] for lengths in (LOOKED, DRAFTED))
+    return list(product(lookups, MATCHES, looked, models, drafted))
 
 
 class Text:
@@ -85,23 +86,25 @@ def best_fixed(stages: Sequence[ReplayState], costs: Costs) -> tuple[tuple[str, 
     return least({arm: np.array([one[arm] for one in arms]) for arm in arms[0]})
 
 
-def lines(folder: Path) -> Iterator[str]:
+def lines(trace: Trace, labels: Sequence[str]) -> Iterator[str]:
     """Rows of each category and of all: `auto` against what is best in hindsight for all prompts together."""
-    trace = Trace(folder)
+    auto = f"auto?length={min(LENGTHS[-1], trace.header.length)}"
     texts, names = [Text(ReplayState(one)) for one in trace], [one.category for one in trace]
     stages = [text.stage for text in texts]
-    for label in COSTS:
-        costs = costs_of(folder, label)
-        replay = Replay(trace, method("auto", trace.team("auto")), costs)
+    for label in labels:
+        costs = costs_of(trace.folder, label)
+        replay = Replay(trace, method(auto, trace.team(auto)), costs)
         mine = np.array(seconds(replay, stages))
         optimum = np.array([best(stage, costs).seconds for stage in stages])
         arm, alone = best_fixed(stages, costs)
         tried = {rule: np.array([text.otherwise(costs, rule) for text in texts]) for rule in rules(trace)}
-        rule, other = least(tried)
+        plain = np.array([costs.target(1) * stage.recording.committed for stage in stages])
+        rule, other = least(tried) if tried else (None, None)
         for name in [*dict.fromkeys(names), "all"]:
             at = np.array([name in (one, "all") for one in names])
             share = f"{100 * optimum[at].sum() / mine[at].sum():.1f} %"
-            against = [cell(*ratio(mine[at], its[at]), 2) for its in (alone, other)]
+            them = (plain, alone, other)
+            against = ["-" if its is None else cell(*ratio(mine[at], its[at]), 2) for its in them]
             yield row(label, f"{name} ({at.sum()})", share, *against)
         yield f"<!-- {label}: {arm}, {rule} -->"
 
@@ -110,11 +113,15 @@ def main() -> None:
     """Print the table."""
     parser = command(__doc__, PAGE)
     parser.add_argument("traces", nargs="+", type=Path)
+    parser.add_argument("--costs", type=listed, default=["measured", "llama-8b-eagle", "llama-8b-1b"])
+    parser.add_argument(
+        "--drafters", type=listed, default=[], help="those of a trace that play; default: all"
+    )
     args = parser.parse_args()
-    against = "against the best fixed", 'against "lookup, else model"'
+    against = "against plain", "against the best fixed", 'against "lookup, else model"'
     print(heading("costs", "category", "of the optimum", *against))
     for folder in args.traces:
-        for line in lines(folder):
+        for line in lines(Trace(folder, args.drafters), args.costs):
             print(line, flush=True)
 
 

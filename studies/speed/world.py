@@ -113,7 +113,6 @@ class World:
         tried = {
             str(rule): np.array([text.otherwise(self.costs, rule) for text in texts])
             for rule in rules(self.trace)
-            if max(rule[2], rule[4]) <= self.trace.header.length
         }
         return tuned(tried)
 
