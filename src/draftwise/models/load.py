@@ -241,7 +241,7 @@ def explained(
 
 
 def _first_sentence(error: Exception) -> str:
-    """The first line of an error, with the next if that only announces it, and with the type of a terse one."""
+    """The first line of an error, with the next one after a colon, and with the type of a terse error."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
     first = " ".join(lines[: 2 if lines[0].endswith(":") else 1]).rstrip(". ")
     terse = not first or isinstance(error, (TypeError, AttributeError, LookupError, ArithmeticError))
