@@ -31,7 +31,7 @@ LOG = getLogger(__name__)
 
 
 def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any, Any]:
-    """Return the target role, the underlying model and the tokenizer."""
+    """Return the target role, the underlying model and the tokenizer; `compile_target` is for later."""
     load = target.load
     checked(load.pack)
     check_mode(load.compile)
@@ -56,8 +56,13 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
     built: Any = registry.load("targets", "hf")(model, probe=load.probe)
     if target.loaded is None:
         arrange(model, load.pack, exact=load.exact)
-    compile_runner(built, load.compile, exact=load.exact)
     return built, model, tokenizer
+
+
+def compile_target(target: ModelSpec, built: Target) -> None:
+    """Compile the target's passes, once its drafters have asked for the hidden states that they return."""
+    if not target.is_gguf:
+        compile_runner(built, target.load.compile, exact=target.load.exact)
 
 
 def known_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
