@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import registry
@@ -15,7 +14,7 @@ from .core.roles import Drafter, Grader, Matcher, Target
 from .drafters.cascade import TogetherDrafter
 from .drafters.lookup.datastore import tokenizer_fingerprint
 from .errors import DraftwiseWarning, UserError
-from .inputs import show
+from .inputs import expanded, show
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.library import check as check_file
 from .models.load import disagreement, load_model, load_tokenizer, locate
@@ -96,7 +95,7 @@ def check_drafters(drafters: Sequence[DrafterSpec]) -> None:
             continue
         if spec.is_gguf:
             check_file(spec.path)
-        elif spec.is_model and not Path(spec.path).expanduser().is_dir():
+        elif spec.is_model and not expanded(spec.path).is_dir():
             _check_model(spec)
         registry.read_options("drafters", spec)
 

@@ -5,7 +5,6 @@ Importing this module loads no torch; only `load_model` does.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..inputs import expanded
 from . import zoo
 from .hub import look_up
 from .memory import warn_if_too_large
@@ -40,7 +40,7 @@ def resolve(name: str) -> str:
     """
     if name.startswith(zoo.PREFIX):
         return str(zoo.find(name))
-    folder = Path(os.path.expanduser(name))  # Path's own raises where there is no such user
+    folder = expanded(name)
     if name and folder.is_dir():
         return str(folder)
     if folder.is_file():
@@ -54,7 +54,7 @@ def resolve(name: str) -> str:
 
 def weights_of(name: str) -> Path:
     """Return the file with the weights of a classifier or a router: `zoo:NAME`, a folder, or the file."""
-    place = Path(os.path.expanduser(resolve(name) if name.startswith(zoo.PREFIX) else name))
+    place = expanded(resolve(name) if name.startswith(zoo.PREFIX) else name)
     return place / "model.safetensors" if place.is_dir() else place
 
 
