@@ -161,7 +161,12 @@ def test_a_prompt_is_scored_once_for_all_its_samples(
 ) -> None:
     loop, scored = server.decoder.loop, list[list[int]]()
     score = loop.score
-    monkeypatch.setattr(loop, "score", lambda prompt, top: scored.append(prompt) or score(prompt, top))
+
+    def counted(prompt: list[int], top: int) -> Any:
+        scored.append(prompt)
+        return score(prompt, top)
+
+    monkeypatch.setattr(loop, "score", counted)
     body = {"prompt": ["abd", "bcd"], "n": 3, "echo": True, "logprobs": 1, "max_tokens": 2}
     if stream:
         first: dict[int, Any] = {}

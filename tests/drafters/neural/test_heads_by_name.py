@@ -109,7 +109,7 @@ def test_the_target_is_compiled_once_with_the_hidden_states_of_its_heads(
 
     monkeypatch.delenv("DRAFTWISE_COMPILE", raising=False)
     monkeypatch.setattr(inductor_cpu, "plan_of", blueprint)
-    names, quick = [f"eagle:{heads / 'eagle3'}"], {"pack": False, "compile": "kept"}
-    decoder = Decoder.from_pretrained("zoo:target", drafters=names, policy="static-2", **quick)
+    named: Any = {"drafters": f"eagle:{heads / 'eagle3'}", "policy": "static-2"}
+    decoder = Decoder.from_pretrained("zoo:target", **named, pack=False, compile="kept")
     target: Any = decoder.loop.target
     assert target.runner.layers and asked.count(target.runner.layers) == 1 and () not in asked

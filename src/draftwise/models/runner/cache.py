@@ -270,7 +270,7 @@ class RowCache(Cache):
         """Fill what was written of a free row with zeros: a NaN would spread to its next text, even from
         masked slots."""
         self.note(row, 0)
-        # What a graph on a device writes is padded, and goes on from token to token without a plan.
+        # What a graph on a device writes is padded, and is planned for its first token alone.
         end = None if self.plan.is_fixed else self.written[row]
         for layer in self._rows:
             for held in layer.tensors:
