@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+import draftwise
 from draftwise import UserError
 from draftwise.drafters.lookup.datastore import Datastore, read_texts
-from draftwise.inputs import parse_json
+from draftwise.inputs import expanded, parse_json
 from draftwise.measure.trace.costs import read_costs as costs
 from draftwise.measure.trace.files import read_header
 from draftwise.measure.workloads import load
@@ -65,3 +66,15 @@ def test_half_a_character_is_named_with_its_line(
     file.write_text(f'{{"{field}": "fine"}}\n{{"{field}": "half \\ud83d"}}\n')
     with pytest.raises(UserError, match=r"texts\.jsonl\D+2:? has half a character \(U\+D83D\)"):
         read(file)
+
+
+def test_a_path_below_the_home_of_nobody_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match="'~no-such-user/file' begins with no user"):
+        expanded("~no-such-user/file")
+    assert expanded("~/file") == Path.home() / "file"
+
+
+def test_all_paths_are_expanded_there() -> None:
+    package = Path(draftwise.__file__).parent
+    others = [p for p in package.rglob("*.py") if "expanduser(" in p.read_text() and p.name != "inputs.py"]
+    assert others == []

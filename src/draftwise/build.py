@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import registry
@@ -15,7 +14,7 @@ from .core.roles import Drafter, Grader, Matcher, Target
 from .drafters.cascade import TogetherDrafter
 from .drafters.lookup.datastore import tokenizer_fingerprint
 from .errors import DraftwiseWarning, UserError
-from .inputs import show
+from .inputs import expanded, show
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.library import check as check_file
 from .models.load import disagreement, load_model, load_tokenizer, locate
@@ -31,7 +30,7 @@ LOG = getLogger(__name__)
 
 
 def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any, Any]:
-    """Return the target role, the underlying model and the tokenizer."""
+    """Return the target role, the underlying model and the tokenizer; `compile_target` is for later."""
     load = target.load
     checked(load.pack)
     check_mode(load.compile)
@@ -56,8 +55,13 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
     built: Any = registry.load("targets", "hf")(model, probe=load.probe)
     if target.loaded is None:
         arrange(model, load.pack, exact=load.exact)
-    compile_runner(built, load.compile, exact=load.exact)
     return built, model, tokenizer
+
+
+def compile_target(target: ModelSpec, built: Target) -> None:
+    """Compile the target's passes, once its drafters have asked for the hidden states that they return."""
+    if not target.is_gguf:
+        compile_runner(built, target.load.compile, exact=target.load.exact)
 
 
 def known_tokenizer(tokenizer: Any, *, trust_remote_code: bool = False) -> Any:
@@ -91,7 +95,7 @@ def check_drafters(drafters: Sequence[DrafterSpec]) -> None:
             continue
         if spec.is_gguf:
             check_file(spec.path)
-        elif spec.is_model and not Path(spec.path).expanduser().is_dir():
+        elif spec.is_model and not expanded(spec.path).is_dir():
             _check_model(spec)
         registry.read_options("drafters", spec)
 

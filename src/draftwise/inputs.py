@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from .errors import UserError
@@ -43,6 +45,20 @@ def show(value: Any) -> str:
     except RecursionError:
         text = "what is nested so deeply"
     return " ".join(text[:60].split()) + ("..." if len(text) > 60 else "")
+
+
+def expanded(path: str | PathLike[str]) -> Path:
+    """Return a path with `~` and `~user` replaced by the home of that user.
+
+    Raises:
+        UserError: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(
+            f"{str(path)!r} begins with no user of this machine: name the folder in full"
+        ) from error
 
 
 def once(what: str, names: Sequence[str]) -> None:

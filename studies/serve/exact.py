@@ -173,13 +173,15 @@ def compare(requests: int, *, clients: int, batch: int, seed: int, longest: int)
 def busy() -> Decoder:
     """The server's decoder: three drafters, a bad one, and a policy that tries them all."""
     from draftwise import method
-    from draftwise.build import build_drafters, build_target, eos_ids
+    from draftwise.build import build_drafters, build_target, compile_target, eos_ids
     from draftwise.specs import LoadOptions, parse_drafters, parse_target
 
     load = LoadOptions(dtype="float32", device="cpu")
-    target, model, tokenizer = build_target(parse_target(MODEL, load))
+    spec = parse_target(MODEL, load)
+    target, model, tokenizer = build_target(spec)
     specs = parse_drafters(["zoo:general", "ngram", "suffix"], load)
     team = build_drafters(specs, target, tokenizer, MODEL)
+    compile_target(spec, target)
     everyone = {**team, "bad": SimDrafter(following(target.vocab_size, 1))}
     keep_prefixes([target, *everyone.values()], KEPT)
     chosen = method("random?arms=drafters*lengths", list(everyone))

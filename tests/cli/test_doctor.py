@@ -48,7 +48,8 @@ def test_the_facts_are_there_and_nothing_is_broken(run: Run, monkeypatch: pytest
 def test_threads_are_those_that_there_is_room_for(
     monkeypatch: pytest.MonkeyPatch, fixed: str, used: float | None, said: str
 ) -> None:
-    monkeypatch.setattr(machine, "cores", lambda: 2)
+    monkeypatch.setattr("draftwise.models.threads._own_cores", lambda: 2)
+    monkeypatch.setattr("draftwise.models.threads.quota", lambda: None)
     for name in FIXED:
         monkeypatch.delenv(name, raising=False)
     if fixed:

@@ -170,3 +170,19 @@ def test_a_model_has_no_hooks_when_its_decoder_has_gone() -> None:
     del dec, target, team, taken
     gc.collect()
     assert hooks(made) == 0
+
+
+def test_of_a_closed_row_no_more_is_erased_than_was_written() -> None:
+    cache = planned([3, 3], 2, slots=64)
+    layer: RowLayer = cache._rows[0]
+    layer.update(torch.zeros(2, 2, 2, 3), torch.zeros(2, 2, 2, 3))
+    cache.swap_rows(0, 1, 7)
+    layer.keys[0, :, :7] = torch.nan
+    layer.keys[:, :, 7:] = 1.0
+    layer.values[1] = 2.0
+    cache.erase(0)
+    assert (layer.keys[0, :, :7] == 0.0).all()
+    assert (layer.keys[:, :, 7:] == 1.0).all() and (layer.values[1] == 2.0).all(), "the rest is not touched"
+    cache.fix(2, 64)
+    cache.erase(0)
+    assert not layer.keys[0].any(), "a graph writes without a plan"

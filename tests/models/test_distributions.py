@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from draftwise.core.drafts import Draft, Job
 from draftwise.core.request import Request
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.chains import Chain as Drafted
-from draftwise.drafters.neural.chains import picks
+from draftwise.drafters.neural.chains import extend
 from draftwise.models import distributions
 from draftwise.models.distributions import Chain, CountPenalty, choices, draw
 from draftwise.targets.scores import GreedyScores, SampledScores
@@ -115,11 +116,33 @@ def test_a_rejection_reads_the_drafters_distribution_in_any_form(form: str) -> N
 def test_tokens_that_are_not_drawn_are_the_most_likely_ones(temperatures: tuple[float, ...]) -> None:
     logits = torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 4.0]])
     jobs = [Job(request(temperature=t), 4) for t in temperatures]
-    found = picks([Drafted(job, 3) for job in jobs], logits)
-    assert len(found) == 2
-    for drawn, token, best in zip(temperatures, found, (1, 2), strict=True):
+
+    def chosen(**options: Any) -> list[int]:
+        chains = [Drafted(job, 3, **options) for job in jobs]
+        extend(chains, logits, None)
+        return [chain.tokens[-1] for chain in chains]
+
+    for drawn, token, best in zip(temperatures, chosen(), (1, 2), strict=True):
         assert drawn or token == best
-    assert picks([Drafted(job, 3, sample=False) for job in jobs], logits) == [1, 2]
+    assert chosen(sample=False) == [1, 2]
+
+
+class OnApple(torch.Tensor):
+    """A tensor as of a device without float64."""
+
+    device: Any = property(lambda self: SimpleNamespace(type="mps"))
+
+    def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+    def cumsum(self, *_: Any, **__: Any) -> torch.Tensor:
+        raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_tokens_are_drawn_on_a_device_without_float64(dtype: torch.dtype) -> None:
+    p = torch.rand(300, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert [draw(p.as_subclass(OnApple), u / 9) for u in range(9)] == [draw(p, u / 9) for u in range(9)]
 
 
 def request(**settings: Any) -> Request:

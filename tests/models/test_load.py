@@ -175,6 +175,35 @@ def test_a_configuration_that_does_not_fit_its_weights(
     assert said in refused(edited(**changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hidden_size": "16"}, "'hidden_size' expected int"),
+        ({"num_attention_heads": 0}, "ZeroDivisionError"),
+        ({"architectures": 1}, "TypeError"),
+        ({"text_config": None}, "AttributeError"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused_with_the_name_of_the_file(
+    edited: Callable[..., str], changes: dict[str, Any], said: str
+) -> None:
+    message = refused(edited(**changes))
+    assert said in message and "config.json must be as save_pretrained writes" in message
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "1", "{}", '{"model": 1, "added_tokens": []}'])
+def test_files_without_what_they_should_hold_are_refused(tiny: Path, tmp_path: Path, text: str) -> None:
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    (folder / "tokenizer.json").write_text(text)
+    with pytest.raises(UserError, match=r"cannot load the tokenizer.*tokenizer files must be"):
+        load_tokenizer(str(folder))
+    if text[0] != "{":
+        (folder / "generation_config.json").write_text(text)
+        assert "generation_config.json" in refused(str(folder))
+        (folder / "config.json").write_text(text)
+        assert "its config.json must be" in refused(str(folder))
+
+
 def test_broken_folders(edited: Callable[..., str], tmp_path: Path) -> None:
     folder = Path(edited())
     weights = folder / "model.safetensors"

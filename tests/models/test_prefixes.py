@@ -57,6 +57,20 @@ def test_a_common_beginning_is_kept_once() -> None:
     assert kept(tree, first, mark=1) == []
 
 
+def test_without_memory_for_a_copy_nothing_changes() -> None:
+    tree = PrefixTree(PrefixMemory(1 << 20))
+    first = list(range(60))
+    add(tree, first)
+
+    def fail(start: int, end: int) -> Parts:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        tree.add(0, [*range(40), *range(100, 130)], fail)
+    assert set(tree.whole.nodes) == set(below(tree)) and tree.whole.bytes == size(tree)
+    assert kept(tree, first) == first
+
+
 def test_a_short_end_is_not_worth_a_copy() -> None:
     tree = PrefixTree(PrefixMemory(1 << 20))
     assert add(tree, list(range(LEAST - 1))) == []

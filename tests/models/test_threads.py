@@ -89,14 +89,15 @@ def test_where_openmp_has_no_such_function_nothing_happens(monkeypatch: pytest.M
 class Machine:
     """PyTorch's number of threads, what others use of four cores, and a clock, all made up."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int = 4) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int = 4, quota: int = 4) -> None:
         self.number, self.now, self.others, self.at = number, 10.0, 0.0, 10.0
         self.used = self.waited = 0.0
         for name in threads.FIXED:
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(torch, "get_num_threads", lambda: self.number)
         monkeypatch.setattr(torch, "set_num_threads", lambda n: setattr(self, "number", n))
-        monkeypatch.setattr(threads, "cores", lambda: 4)
+        monkeypatch.setattr(threads, "_own_cores", lambda: 4)
+        monkeypatch.setattr(threads, "quota", lambda: quota)
         monkeypatch.setattr(threads, "own_time", lambda: (self.used, self.waited))
         monkeypatch.setattr(threads, "_defaults", lambda: (4, 4))
         self.threads = Threads(cast("Meter", self), clock=lambda: self.now)
@@ -119,6 +120,41 @@ def test_threads_leave_the_cores_to_others_and_come_back(monkeypatch: pytest.Mon
     assert machine.after(0.4) == 3, "not as many as the rest of a busy core would do"
     assert machine.after(0.0, seconds=0.1) == 3, "too short a look says nothing"
     assert machine.after(0.0) == 4
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        ("0::/pod/one", {"pod/one/cpu.max": "150000 100000", "pod/cpu.max": "max 100000"}, 2),
+        ("0::/pod/one", {"pod/one/cpu.max": "max 100000", "pod/cpu.max": "300000 100000"}, 3),
+        ("0::/", {"cpu.max": "20000 100000"}, 1),
+        ("0::/", {}, None),
+        (
+            "4:cpu,cpuacct:/docker/ab",
+            {"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"},
+            2,
+        ),
+        ("4:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("5:cpuset:/a", {"cpu.max": "100000 100000"}, None),
+    ],
+)
+def test_the_quota_of_a_container_is_read(
+    tmp_path: Path, groups: str, files: dict[str, str], cores: int | None
+) -> None:
+    assert threads.quota(tmp_path) is None, "no control groups"
+    contents = {"proc/self/cgroup": groups} | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    for name, text in contents.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert threads.quota(tmp_path) == cores
+
+
+def test_a_container_has_no_more_threads_than_its_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, quota=2)
+    assert threads.cores() == 2
+    assert machine.after(0.0, seconds=0.0) == 2, "before the first look"
+    assert [machine.after(n) for n in (1.5, 3.0, 3.0)] == [2, 1, 1], "of four cores, others leave two or one"
+    assert [machine.after(0.0) for _ in range(9)] == [2] * 9
 
 
 def test_work_that_gives_way_costs_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,3 +285,18 @@ def test_other_policies_and_drafters_are_not(policy: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", DraftwiseWarning)
         decide(parse_policy(policy), LOOKUPS_FIRST, None, {})
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("ucb1?lengths=1,2", "lengths has no effect here: add arms=lengths"),
+        ("hedgespec?arms=drafters*stops&lengths=1,2", "add arms=lengths"),
+        ("ucbspec?arms=lengths&length=3", "length has no effect here: give lengths"),
+        ("svip?form=paper&threshold=0.5", "form has no effect here"),
+        ("hf-threshold?refit=false&per_query=false", "per_query has no effect here"),
+    ],
+)
+def test_an_option_that_does_nothing_is_refused(spec: str, said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        method(spec, ["a", "b"])

@@ -155,6 +155,33 @@ def test_a_prompt_is_echoed_with_its_scores(server: Served) -> None:
     assert not loop.open
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_is_scored_once_for_all_its_samples(
+    server: Served, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    loop, scored = server.decoder.loop, list[list[int]]()
+    score = loop.score
+
+    def counted(prompt: list[int], top: int) -> Any:
+        scored.append(prompt)
+        return score(prompt, top)
+
+    monkeypatch.setattr(loop, "score", counted)
+    body = {"prompt": ["abd", "bcd"], "n": 3, "echo": True, "logprobs": 1, "max_tokens": 2}
+    if stream:
+        first: dict[int, Any] = {}
+        for chunk in events(server, "/v1/completions", **body):
+            choice = chunk["choices"][0]
+            first.setdefault(choice["index"], choice)
+        choices = [first[i] for i in range(6)]
+    else:
+        choices = server.complete(**body)["choices"]
+    assert scored == [[0, 1, 3], [1, 2, 3]]
+    tables = [choice["logprobs"]["token_logprobs"][:3] for choice in choices]
+    assert tables[0] == tables[1] == tables[2] != tables[3] == tables[4] == tables[5]
+    assert None not in tables[0][1:] and not loop.open
+
+
 def test_penalties_are_those_of_plain_decoding(server: Served) -> None:
     free: dict[str, Any] = {"temperature": 5.0, "seed": 2}
     asked = free | {"presence_penalty": 1.0, "frequency_penalty": 2.0}

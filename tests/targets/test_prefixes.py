@@ -239,6 +239,24 @@ def test_who_keeps_nothing() -> None:
     assert target.prefixes is None
 
 
+def test_a_text_whose_prefix_cannot_be_kept_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model("llama")
+    target, drafter = HFTarget(made, chunk=8), LMDrafter(made, VOCAB)
+    loop, (first,) = looped(target, {"self": drafter}), random_texts((40,))
+    with monkeypatch.context() as patch:
+
+        def fail(*given: object) -> None:
+            raise MemoryError
+
+        patch.setattr("draftwise.models.runner.prefix_cache.copy_parts", fail)
+        with pytest.raises(MemoryError):
+            list(loop.run([first], Sampling(max_new_tokens=4)))
+    assert target.runner.request_ids == drafter.runner.request_ids == [] and not loop.open
+    assert loop.faults["self"] == 1, "its close has failed as well"
+    again = group_tokens(list(loop.run([first], Sampling(max_new_tokens=12))))
+    assert again == [own_text(made, first, 12)]
+
+
 class Adapted(torch.nn.Linear):
     """A linear layer with an adapter, which is switched as PEFT's are."""
 

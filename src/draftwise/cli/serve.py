@@ -7,12 +7,12 @@ import os
 import shlex
 import warnings
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from typer import Option
 
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.inputs import expanded
 from draftwise.serve.limits import Limits
 
 from .options import ModelOptions, PrefixCache
@@ -90,7 +90,7 @@ def serve(
 
 def served_name(models: ModelOptions, address: AddressOptions) -> str:
     """The name of the model for clients, who need not know where its files are."""
-    path = Path(models.target).expanduser()
+    path = expanded(models.target)
     return address.name or (path.resolve().name if path.exists() else models.target)
 
 

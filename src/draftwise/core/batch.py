@@ -220,8 +220,10 @@ class Batch:
                 self._forget(request)
 
     def _forget(self, request: Request) -> None:
-        self.target.close(request)
-        self.pool.close(request)
+        try:
+            self.target.close(request)
+        finally:
+            self.pool.close(request)
 
 
 class OneAtATime:

@@ -149,7 +149,7 @@ class Decoder:
         Raises:
             UserError: as `from_pretrained`.
         """
-        from ..build import assemble, build_target, check_drafters, complete, eos_ids
+        from ..build import assemble, build_target, check_drafters, compile_target, complete, eos_ids
         from ..models.runner.prefix_cache import keep_prefixes
         from ..models.verdicts import start
         from .generation_config import own_settings
@@ -162,6 +162,7 @@ class Decoder:
         with start():
             built, model, tokenizer = build_target(target, tokenizer)
             parts = assemble(drafters, policy, built, tokenizer, target.text, chains_only=target.chains_only)
+            compile_target(target, built)
         keep_prefixes([built, *parts.team.values()], prefix_cache)
         names: dict[str, Any] = {"name": parts.policy.text, "target": target, "drafters": parts.drafters}
         file = open_state(state, parts.method.policy, **names, load=target.load)

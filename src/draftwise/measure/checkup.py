@@ -19,7 +19,7 @@ from draftwise.errors import UserError, one_line
 from draftwise.models import verdicts
 from draftwise.models.gguf import repacked
 from draftwise.models.gguf.library import library
-from draftwise.models.threads import FIXED, fitting
+from draftwise.models.threads import FIXED, fitting, free_cores
 from draftwise.models.zoo import INSTALL, list_parts, list_zoo, zoo_folder
 
 from . import machine
@@ -117,7 +117,7 @@ def _load(sample: dict[str, Any], threads: int | None) -> dict[str, Any]:
     many threads there is room, and which setting of the user fixes their number."""
     cores, load, others = machine.cores(), sample["load"], sample["others"]
     quiet = load is not None and load <= START * cores and (others is None or others <= MEAN * cores)
-    room = None if threads is None or others is None else fitting(threads, threads, cores - others)
+    room = None if threads is None or others is None else fitting(threads, threads, free_cores(others))
     fixed = next((name for name in FIXED if os.environ.get(name)), "")
     return {"average": load, "others": others, "quiet": quiet, "room": room, "fixed": fixed}
 

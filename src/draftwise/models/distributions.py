@@ -103,6 +103,8 @@ def draw(p: Tensor | NDArray[Any], u: float) -> int:
     """
     if isinstance(p, np.ndarray):
         return _draw(p, u)
+    if p.device.type == "mps":  # Apple's GPUs have no float64
+        p = p.cpu()
     if on_host(p):
         return _draw(p.numpy(), u)
     cdf = p.cumsum(0, dtype=torch.float64)

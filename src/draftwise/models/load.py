@@ -5,7 +5,6 @@ Importing this module loads no torch; only `load_model` does.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..inputs import expanded
 from . import zoo
 from .hub import look_up
 from .memory import warn_if_too_large
@@ -40,7 +40,7 @@ def resolve(name: str) -> str:
     """
     if name.startswith(zoo.PREFIX):
         return str(zoo.find(name))
-    folder = Path(os.path.expanduser(name))  # Path's own raises where there is no such user
+    folder = expanded(name)
     if name and folder.is_dir():
         return str(folder)
     if folder.is_file():
@@ -54,7 +54,7 @@ def resolve(name: str) -> str:
 
 def weights_of(name: str) -> Path:
     """Return the file with the weights of a classifier or a router: `zoo:NAME`, a folder, or the file."""
-    place = Path(os.path.expanduser(resolve(name) if name.startswith(zoo.PREFIX) else name))
+    place = expanded(resolve(name) if name.startswith(zoo.PREFIX) else name)
     return place / "model.safetensors" if place.is_dir() else place
 
 
@@ -79,12 +79,13 @@ def load_model(
     path, start = locate(name), perf_counter()
     announce(f"reading {name}")
     place = _find_device(device)
-    with quiet():
+    with quiet(), explained(name, files="config.json"):
         config = _read_config(name, path, trust_remote_code)
     fixed = device_map is not None or hasattr(config, "quantization_config")
     precision = _choose_dtype(dtype, "" if fixed else place.type)
     if not fixed:
-        warn_if_too_large(name, path, precision, place)
+        with explained(name, files="config.json"):
+            warn_if_too_large(name, path, precision, place)
     options = {"device_map": device_map, "attn_implementation": attn_implementation}
     options = {key: value for key, value in options.items() if value is not None}
     options |= {"config": config, "dtype": precision, "trust_remote_code": trust_remote_code}
@@ -120,7 +121,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     folder = Path(path)
     if folder.is_dir() and not any([*folder.glob("*token*"), *folder.glob("vocab*")]):
         raise UserError(f"model {name!r} has no tokenizer: its folder needs tokenizer.json")
-    with quiet(), explained(name, "tokenizer"):
+    with quiet(), explained(name, "tokenizer", files="config.json and tokenizer files"):
         from transformers import AutoTokenizer
 
         auto: Any = AutoTokenizer  # its methods are untyped
@@ -150,8 +151,9 @@ def _read_config(name: str, path: str, trust_remote_code: bool) -> Any:
     from transformers import AutoConfig, PreTrainedConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    with explained(name):
-        raw, _ = PreTrainedConfig.get_config_dict(path)
+    raw, _ = PreTrainedConfig.get_config_dict(path)
+    if not isinstance(raw, dict):
+        raise TypeError("it must hold a JSON object")
     kind = str(raw.get("model_type", ""))
     own_code = "auto_map" in raw and kind not in CONFIG_MAPPING
     if own_code and not trust_remote_code:
@@ -159,8 +161,7 @@ def _read_config(name: str, path: str, trust_remote_code: bool) -> Any:
     if not own_code and kind not in CONFIG_MAPPING:
         kind = f"the unknown type {kind!r}" if kind else "no config.json with a model_type"
         raise UserError(f"model {name!r} has {kind}: name another, or update Transformers")
-    with explained(name):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     _refuse_other_kinds(name, kind, config, raw)
     if Path(path).is_dir():
         _refuse_pickles(name, Path(path))
@@ -220,21 +221,31 @@ def _choose_dtype(dtype: str | torch.dtype, device_type: str) -> str | torch.dty
 
 
 @contextmanager
-def explained(name: str, what: str = "model") -> Iterator[None]:
-    """Turn the many errors of a failed load into one line with the model and the remedy."""
-    from safetensors import SafetensorError
+def explained(
+    name: str, what: str = "model", *, files: str = "config.json, generation_config.json and weights"
+) -> Iterator[None]:
+    """Turn the errors of a failed load into one line with the model, its files and the remedy.
 
+    For wrong files Transformers raises errors of nearly every type, tokenizers a plain `Exception`.
+    """
     try:
         yield
-    except UserError:
+    except (UserError, MemoryError):
         raise
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+    except Exception as error:
         if Path(resolve(name)).is_dir():
-            remedy = "the folder must be what save_pretrained writes"
+            remedy = f"its {files} must be as save_pretrained writes them"
         else:
             remedy = "check the name, the network and your access to it, or name a local folder"
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(f"cannot load the {what} {name!r}: {lines[0].rstrip('. ')}; {remedy}") from error
+        raise UserError(f"cannot load the {what} {name!r}: {_first_sentence(error)}; {remedy}") from error
+
+
+def _first_sentence(error: Exception) -> str:
+    """The first line of an error, with the next one after a colon, and with the type of a terse error."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    first = " ".join(lines[: 2 if lines[0].endswith(":") else 1]).rstrip(". ")
+    terse = not first or isinstance(error, (TypeError, AttributeError, LookupError, ArithmeticError))
+    return f"{type(error).__name__}: {first}".rstrip(": ") if terse else first
 
 
 def embedded(model: Any) -> int:

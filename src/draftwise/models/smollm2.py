@@ -18,6 +18,8 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from ..errors import UserError
 from . import verdicts
 from .stages import quiet
@@ -77,7 +79,12 @@ def folder() -> Path:
     place = verdicts.place("").parent / "models" / f"smollm2-{release}"
     if not place.is_dir():
         try:
-            _convert(file, place, release)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{place}.lock"):  # another process may be converting it
+                for part in place.parent.glob("*.part"):  # left by a killed process
+                    shutil.rmtree(part, ignore_errors=True)
+                if not place.is_dir():
+                    _convert(file, place, release)
         except OSError as error:
             raise UserError(
                 f"{NAME} cannot be kept in {str(place.parent)!r} ({error.strerror or error}): "
@@ -87,14 +94,13 @@ def folder() -> Path:
 
 
 def _convert(file: Path, place: Path, release: str) -> None:
-    """Write the model of a GGUF file as a folder; other processes see it whole or not at all."""
+    """Write the model of a GGUF file as a folder, seen whole or not at all; the caller holds its lock."""
     if missing := [name for name in READERS if find_spec(name) is None]:
         raise UserError(f"{NAME} needs {' and '.join(missing)} to be read: pip install {' '.join(missing)}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     LOG.info("converting %s to %s, once", file, place)
-    place.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=place.parent, suffix=".part"))
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     try:
@@ -108,10 +114,6 @@ def _convert(file: Path, place: Path, release: str) -> None:
             AutoTokenizer.from_pretrained(**source).save_pretrained(part)
         facts = {"description": json.dumps(DESCRIPTION), "file": file.name, "package": DISTRIBUTION}
         (part / "README.md").write_text(CARD.format(**facts, version=release, hub=HUB_ID), encoding="utf-8")
-        if not place.is_dir():
-            part.rename(place)
-    except OSError:
-        if not place.is_dir():  # else another process was first
-            raise
+        part.rename(place)
     finally:
         shutil.rmtree(part, ignore_errors=True)

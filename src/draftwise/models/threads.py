@@ -18,12 +18,51 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from logging import INFO, WARNING, getLogger
-from math import inf, nan
+from math import ceil, inf, nan
 from pathlib import Path
 from typing import Any
 
 
 def cores() -> int:
+    """How many cores' worth of time we may use: a container's quota may be less than its cores."""
+    own = _own_cores()
+    return min(own, quota() or own)
+
+
+def free_cores(others: float) -> float:
+    """How many cores are left to us; what others use of cores beyond our quota takes nothing from us."""
+    return min(cores(), _own_cores() - others)
+
+
+def quota(root: Path = Path("/")) -> int | None:
+    """Return the cores' worth of time that control groups allow this process, rounded up; None for no limit.
+
+    Read from version 2 (cpu.max) and version 1 (cpu.cfs_quota_us), of the group and those above it.
+    """
+    limits = []
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, group = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            place = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            for path in (Path(group), *Path(group).parents):
+                limits.append(_limit(place / str(path).lstrip("/")))
+    return min((ceil(limit) for limit in limits if limit), default=None)
+
+
+def _limit(group: Path) -> float | None:
+    """The cores that one control group allows; None without a limit or a file that tells."""
+    with suppress(OSError, ValueError):  # ValueError: "max", which is no limit
+        if (group / "cpu.max").exists():
+            share, period = map(int, (group / "cpu.max").read_text().split())
+        else:
+            share, period = (int((group / f"cpu.cfs_{x}_us").read_text()) for x in ("quota", "period"))
+        return share / period if share > 0 < period else None
+    return None
+
+
+def _own_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -32,14 +71,14 @@ def physical_cores() -> int:
     try:
         blocks = Path("/proc/cpuinfo").read_text().split("\n\n")
     except OSError:
-        return cores()
+        return _own_cores()
     own_cores, pairs_of_ids = os.sched_getaffinity(0), set[tuple[str, str]]()
     for block in blocks:
         pairs = (line.partition(":") for line in block.split("\n"))
         facts = {key.strip(): value.strip() for key, _, value in pairs}
         if int(facts.get("processor", -1)) in own_cores and "core id" in facts:
             pairs_of_ids.add((facts.get("physical id", ""), facts["core id"]))
-    return len(pairs_of_ids) or cores()
+    return len(pairs_of_ids) or _own_cores()
 
 
 def load_average() -> float | None:
@@ -72,7 +111,7 @@ class Meter:
         load = load_average()
         others: float | None = max(0.0, (busy - self.busy) - (own - self.own)) / seconds
         if busy != busy:  # NaN: no /proc
-            others = None if load is None else max(0.0, load - cores())
+            others = None if load is None else max(0.0, load - _own_cores())
         self.busy, self.own, self.at = busy, own, at
         return {
             "load": load,
@@ -168,6 +207,11 @@ class Threads:
     def busy(self) -> bool:
         return self.others is not None and self.others > GAINING
 
+    @property
+    def most(self) -> int:
+        """The most threads to try: PyTorch's default knows no quota."""
+        return min(self.given, cores())
+
     def pending(self) -> bool:
         """Whether the calling thread has another number than there is room for."""
         import torch
@@ -176,6 +220,8 @@ class Threads:
         if now not in (self.given, self.wanted):
             self.given = self.wanted = now
             self.kept = now == 1 or any(map(os.environ.get, FIXED)) or now not in _defaults()
+            if not self.kept:
+                self.wanted = self.most
         if self.clock() >= self._due:
             self._look()
         return now != self.wanted
@@ -214,7 +260,7 @@ class Threads:
         held_up = self._held_up(window)
         if self.others is None or self.kept:
             return
-        fits = fitting(self.wanted, self.given, cores() - self.others)
+        fits = fitting(self.wanted, self.most, free_cores(self.others))
         if fits > self.wanted:
             self._patience, self._attempt = ATTEMPTS[0], inf
         elif fits < self.wanted:
@@ -222,7 +268,7 @@ class Threads:
                 return
             self._attempt, self._patience = now + self._patience, min(2 * self._patience, ATTEMPTS[1])
         elif now >= self._attempt:
-            fits, self._due, self._attempt = self.given, now + SHORTEST, inf
+            fits, self._due, self._attempt = self.most, now + SHORTEST, inf
         before, self.wanted = self.wanted, fits
         if before != fits:
             self._tell()
@@ -246,7 +292,7 @@ class Threads:
 
 @cache
 def _defaults() -> tuple[int, int]:
-    return cores(), physical_cores()
+    return _own_cores(), physical_cores()
 
 
 THREADS = Threads()

@@ -163,9 +163,8 @@ class Engine:
             sequence.times.joined = monotonic()
             with self._guard(sequence):
                 spec = sequence.spec
-                if spec.prompt_logprobs is not None and len(spec.prompt) > 1:
-                    sequence.scoring = self.decoder.loop.score(spec.prompt, spec.prompt_logprobs)
-                else:
+                sequence.is_scoring = spec.prompt_scores is not None and len(spec.prompt) > 1
+                if not sequence.is_scoring:
                     self._open(sequence)
 
     def _open(self, sequence: Generation) -> None:
@@ -212,13 +211,12 @@ class Engine:
         return self.pieces - before
 
     def _read_piece(self, sequence: Generation) -> None:
-        if sequence.scoring is None:
+        loop, scores = self.decoder.loop, sequence.spec.prompt_scores
+        if not sequence.is_scoring:
             assert sequence.request is not None
-            sequence.is_prefilling = self.decoder.loop.read(sequence.request)
-        elif (piece := next(sequence.scoring, None)) is not None:
-            sequence.scores += piece
-        else:
-            sequence.scoring = None
+            sequence.is_prefilling = loop.read(sequence.request)
+        elif scores is None or not scores.read(loop, sequence.spec.prompt):
+            sequence.is_scoring = False
             self._open(sequence)
 
     def _step(self) -> None:
@@ -271,8 +269,8 @@ class Engine:
             return
         sequence.is_over, sequence.times.ended = True, monotonic()
         try:
-            if sequence.scoring is not None:
-                sequence.scoring.close()
+            if sequence.is_scoring and sequence.spec.prompt_scores is not None:
+                sequence.spec.prompt_scores.stop()
             if sequence.request is not None:
                 self.decoder.loop.close(sequence.request)
         except Exception:  # its client must hear of the end all the same

@@ -18,6 +18,39 @@ from ..generation.text import Detokenizer, Piece
 from .errors import APIError
 
 
+@dataclass(slots=True, eq=False)
+class PromptScores:
+    """What the target thinks of each token of a prompt but the first, read once for all samples of it.
+
+    With each come the `top` most likely tokens.
+    """
+
+    top: int
+    found: list[Scored] = field(default_factory=list)
+    reading: Any = None  # the rest of them, while they are read
+
+    def read(self, loop: Any, prompt: Sequence[int]) -> bool:
+        """Read the next piece; return False if nothing was left."""
+        most = len(prompt) - 1
+        if len(self.found) == most:
+            return False
+        self.reading = self.reading or loop.score(prompt, self.top)
+        self.found += next(self.reading)
+        if len(self.found) == most:
+            self._close()
+        return True
+
+    def stop(self) -> None:
+        """Drop what is not complete: another sample begins again."""
+        if self.reading is not None:
+            self.found.clear()
+            self._close()
+
+    def _close(self) -> None:
+        reading, self.reading = self.reading, None
+        reading.close()
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One sequence that a client asks for.
@@ -29,7 +62,7 @@ class GenerationRequest:
         excluded: Drafters that must not draft for it.
         max_draft: The longest draft, in tokens.
         is_deterministic: The text must depend on its seed alone.
-        prompt_logprobs: How many most likely tokens to report for each token of the prompt; None: no scores.
+        prompt_scores: The scores of the prompt's tokens, which are read first; None: no scores.
         has_output: Something is written after the prompt.
         arm: How to draft for it, instead of what the policy decides.
         tokenizer: Decodes its tokens instead of the decoder's tokenizer.
@@ -42,7 +75,7 @@ class GenerationRequest:
     excluded: Collection[str] = ()
     max_draft: int = ENDLESS
     is_deterministic: bool = False
-    prompt_logprobs: int | None = None
+    prompt_scores: PromptScores | None = None
     has_output: bool = True
     arm: Arm | None = None
     tokenizer: Any = None
@@ -115,8 +148,7 @@ class Generation:
     request: Request | None = None
     is_prefilling: bool = False
     is_paused: bool = False  # its row is another's for a while
-    scoring: Any = None  # what is left of the prompt's scores
-    scores: list[Scored] = field(default_factory=list)
+    is_scoring: bool = False  # its prompt's scores are not complete
     writer: Writer | None = None
     token_log: TokenLog | None = None
     stats: Stats = field(default_factory=Stats)
@@ -129,7 +161,7 @@ class Generation:
     @property
     def reads_prompt(self) -> bool:
         """True while there is more to read of its prompt before it is written."""
-        return self.is_prefilling or self.scoring is not None
+        return self.is_prefilling or self.is_scoring
 
     @property
     def cached_tokens(self) -> int:

@@ -35,7 +35,7 @@ from .bodies import (
     ToolCall,
 )
 from .errors import APIError
-from .generations import GenerationRequest
+from .generations import GenerationRequest, PromptScores
 from .grammar import Grammars, MakeConstraint, requested_form
 from .limits import Limits
 from .logits import allow_tokens, bar_until, bar_words, bias_tokens, check_tokens
@@ -110,7 +110,8 @@ class RequestParser:
             return ParsedRequest(body, sequences, echoes)
         pairs = zip(encoded, echoes, strict=True)
         offsets = [self.token_texts.offsets(ids, text) for ids, text in pairs]
-        sequences = [replace(sequence, prompt_logprobs=body.logprobs) for sequence in sequences]
+        scores = [PromptScores(body.logprobs) for _ in prompts]
+        sequences = [replace(s, prompt_scores=scores[i // body.samples]) for i, s in enumerate(sequences)]
         return ParsedRequest(body, sequences, echoes, offsets)
 
     def parse_chat(self, body: Chat, grammar: MakeConstraint | None = None) -> ParsedRequest:

@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from ..core.roles import Policy
 from ..errors import DraftwiseWarning, UserError
+from ..inputs import expanded
 from ..models.fingerprints import drafter_fingerprint, model_fingerprint
 from .learned import combine
 from .numbers import apply, dump, fit, restart
@@ -42,7 +43,7 @@ def usable(path: str | Path) -> Path:
     """
     if "\0" in str(path):
         raise UserError(f"state file {str(path)!r} has a null byte: name a file without")
-    full = Path(os.path.realpath(os.path.expanduser(path)))
+    full = Path(os.path.realpath(expanded(path)))
     if (full.exists() and not full.is_file()) or not full.parent.is_dir():
         reason = "is no plain file" if full.exists() else f"would be in {full.parent}, which is no folder"
         raise UserError(f"state file {path} {reason}: name a file in a folder that exists")

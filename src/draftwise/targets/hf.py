@@ -193,8 +193,13 @@ class HFTarget(Prefill):
     def close(self, request: Request) -> None:
         """Free the request's row; what it held is kept for others, unless the request failed."""
         self._forget()
-        if self.prefixes is not None and request.finish_reason != ERROR:
-            self._store(self.prefixes, request)
+        try:
+            if self.prefixes is not None and request.finish_reason != ERROR:
+                self._store(self.prefixes, request)
+        finally:  # there may be no memory for it
+            self._release(request)
+
+    def _release(self, request: Request) -> None:
         self.runner.close(request.id)
         kept: dict[int, Any]
         for kept in (self.began, self.info.reused, self.chains, self.runner.prompts):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..inputs import parse_json
+from ..inputs import expanded, parse_json
 from ..models.load import check_vocabulary, load_model, load_tokenizer
 from ..writing import write_json, write_text
 from .settings import Run, Training, as_plain, check_packages
@@ -147,7 +147,7 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     target.requires_grad_(False)
     writer = Writer(target, tokenizer, half=in_half(run))
     learning, measuring = (encoded(run, some, writer) for some in (to_learn, held_prompts))
-    path = Path(run.answers).expanduser() if run.answers else folder.work / "answers.jsonl"
+    path = expanded(run.answers) if run.answers else folder.work / "answers.jsonl"
     every, budget = [*measuring, *learning], None
     if run.minutes:
         budget = Budget(run.minutes, folder.work / "seconds.json")

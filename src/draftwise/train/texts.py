@@ -23,6 +23,7 @@ from ..core.sampling import Sampling
 from ..data import Prompt, load_prompts
 from ..errors import UserError
 from ..generation.decoder import Decoder
+from ..inputs import expanded
 from ..models.fingerprints import model_fingerprint
 from ..writing import write_text
 from .settings import Run, Training
@@ -96,7 +97,7 @@ def prompts(run: Run) -> tuple[list[Prompt], list[Prompt]]:
     by_text: dict[str, Prompt] = {}  # a held-out prompt must not be trained on
     rng = Random(f"prompts {run.seed}")
     for name in run.data:
-        rows = [p for p in load_prompts(Path(name).expanduser()) if p.domain.startswith(run.domain)]
+        rows = [p for p in load_prompts(expanded(name)) if p.domain.startswith(run.domain)]
         rng.shuffle(rows)
         by_text |= {p.text: p for p in rows[: run.limit or len(rows)]}
     chosen = list(by_text.values())

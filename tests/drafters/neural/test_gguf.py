@@ -96,3 +96,15 @@ def test_nothing_is_drafted_beyond_the_context() -> None:
     drafts = made.draft([Job(request(i, [5] * n), 4) for i, n in enumerate((30, 38, 40, 50))])
     assert [len(draft.tokens) for draft in drafts] == [4, 2, 0, 0]
     assert made.hint(request(9, [5] * 39)) == 1.0 and made.hint(request(9, [5] * 40)) == 0.0
+
+
+def test_only_texts_beyond_the_sequences_of_llamacpp_go_undrafted() -> None:
+    made = drafter()
+    most = made.rows.most = made.rows.context.sequences
+    jobs = [Job(request(i, [5, 6, 7] * 3), 3) for i in range(most + 2)]
+    assert [len(draft.tokens) for draft in made.draft(jobs)] == [3] * most + [0, 0]
+    assert [made.hint(job.request) for job in jobs] == [1.0] * most + [0.0, 0.0]
+    last = GradeJob(jobs[-1].request, 7, [1.0] * 2)
+    assert made.grade([last]) == [[Grade(0.0, 0.0)] * 2]
+    made.close(jobs[0].request)
+    assert len(made.draft(jobs[-1:])[0].tokens) == 3, "its turn has come"

@@ -13,8 +13,10 @@ from draftwise import Decoder
 from draftwise.build import build_drafters
 from draftwise.errors import UserError
 from draftwise.measure.trace.record import record
+from draftwise.models.compiled.blueprint import Unfit
 from draftwise.models.heads.eagle import Eagle3, new_eagle
 from draftwise.models.heads.medusa import new_medusa
+from draftwise.models.runner.executors import inductor_cpu
 from draftwise.models.weights import timing
 from draftwise.specs import parse_drafters
 from draftwise.targets.hf import HFTarget
@@ -94,3 +96,20 @@ def test_a_trace_refuses_what_it_cannot_hold(plain_model: Any, tokenizer: Any, t
         with pytest.raises(UserError, match=said):
             record(decoder.loop.target, decoder.loop.pool.drafters, [], tmp_path / "t", GREEDY)
     assert not (tmp_path / "t").exists()
+
+
+def test_the_target_is_compiled_once_with_the_hidden_states_of_its_heads(
+    heads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[int, ...]]()
+
+    def blueprint(runner: Any) -> None:
+        asked.append(runner.layers)
+        raise Unfit("this is a test")
+
+    monkeypatch.delenv("DRAFTWISE_COMPILE", raising=False)
+    monkeypatch.setattr(inductor_cpu, "plan_of", blueprint)
+    named: Any = {"drafters": f"eagle:{heads / 'eagle3'}", "policy": "static-2"}
+    decoder = Decoder.from_pretrained("zoo:target", **named, pack=False, compile="kept")
+    target: Any = decoder.loop.target
+    assert target.runner.layers and asked.count(target.runner.layers) == 1 and () not in asked

@@ -47,7 +47,7 @@ def test_others_are_all_busy_time_less_ours(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_without_proc_the_load_average_must_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_busy", lambda: float("nan"))
-    monkeypatch.setattr(threads, "load_average", lambda: threads.cores() + 1.5)
+    monkeypatch.setattr(threads, "load_average", lambda: threads._own_cores() + 1.5)
     assert Meter().sample()["others"] == 1.5
     monkeypatch.setattr(threads, "load_average", lambda: None)
     assert Meter().sample()["others"] is None

@@ -135,3 +135,22 @@ def test_a_model_that_is_not_causal_is_refused(tmp_path: Path) -> None:
     embeds = GgufModel(bert(tmp_path / "bert.gguf"))
     with pytest.raises(UserError, match=r"bert.gguf reads whole texts only.*name a causal language model"):
         Sequences(embeds)
+
+
+def test_without_memory_even_for_the_old_size_texts_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = GgufTarget(model("F32"), context=4096, threads=1).rows
+    rows.open(0)
+    expected = rows.feed([(0, PROMPT[:20], 1)])
+    with monkeypatch.context() as patch:
+
+        def fail(cells: int, sequences: int) -> None:
+            raise UserError("llama.cpp has no memory")
+
+        patch.setattr(rows, "_new_context", fail)
+        for _ in range(2):
+            with pytest.raises(UserError, match="no memory"):
+                rows.reserve({0: 4096})
+    rows.open(1)
+    rows.close(1)
+    assert rows.cached_lengths == {0: 0}
+    assert torch.equal(rows.feed([(0, PROMPT[:20], 1)]), expected)

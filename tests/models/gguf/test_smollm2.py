@@ -47,7 +47,9 @@ def test_the_weights_and_the_tokenizer_are_those_of_the_file(
     assert (about.layers, about.width, about.description) == (1, 192, smollm2.DESCRIPTION)
 
 
-def test_it_is_converted_once_and_whole(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_converted_once_and_whole(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -55,8 +57,14 @@ def test_it_is_converted_once_and_whole(package: Path, monkeypatch: pytest.Monke
         patched.setattr(Path, "rename", full)
         with pytest.raises(UserError, match=r"No space left on device.*XDG_CACHE_HOME"):
             smollm2.folder()
+    parent = tmp_path / "cache" / "draftwise" / "models"
+    (parent / "killed.part").mkdir()
     first = smollm2.folder()
-    assert [entry.name for entry in first.parent.iterdir()] == [first.name], "no half-written folder is left"
+    assert first.parent == parent
+    left = {entry.name for entry in parent.iterdir()}
+    assert left == {first.name, f"{first.name}.lock"}, (
+        "no half-written folder is left, of a killed run neither"
+    )
     stamp = (first / "model.safetensors").stat().st_mtime_ns
     (package / "some.gguf").write_bytes(b"")  # is not read again
     assert (smollm2.folder() / "model.safetensors").stat().st_mtime_ns == stamp

@@ -73,8 +73,9 @@ class GgufDrafter(CausalDrafter):
 
     @torch.inference_mode()
     def draft(self, jobs: Sequence[Job]) -> list[Draft]:
-        """Draft one chain per job, none where the text fills the context; unfinished ones share a pass."""
-        rooms = [self._room(job.request) for job in jobs]
+        """Draft one chain per job, none where a text fills the context or has no sequence of llama.cpp's;
+        unfinished ones share a pass."""
+        rooms = [self._seated(job.request) for job in jobs]
         jobs = [replace(job, length=min(job.length, room)) for job, room in zip(jobs, rooms, strict=True)]
         chains = [Chain(job, self.vocab_size, self.sample) for job in jobs]
         going = [chain for chain in chains if chain.job.length > 0]
@@ -90,8 +91,17 @@ class GgufDrafter(CausalDrafter):
         return [chain.draft for chain in chains]
 
     def _room(self, request: Request) -> int:
-        """Return how many more tokens of a text the context holds."""
+        """Return how many more tokens of a text the context holds; -1 if llama.cpp has no sequence for it."""
+        if request.id not in self.cached and self.rows.is_full:
+            return -1
         return self.rows.max_length - len(request.tokens)
+
+    def _seated(self, request: Request) -> int:
+        """Return the room of a text, which has a sequence from now on if there is any."""
+        room = self._room(request)
+        if room >= 0:
+            self._cached_text(request)
+        return room
 
     def _catch_up(self, requests: Sequence[Request]) -> Tensor:
         """Read every text to its end; returns the logits after it, shape (requests, vocabulary)."""
@@ -112,7 +122,7 @@ class GgufDrafter(CausalDrafter):
 
     def _read(self, parts: Sequence[tuple[Request, int]]) -> list[tuple[Tensor, None]]:
         """All tokens are equally likely in a text that the context does not hold."""
-        fits = [self._room(request) >= 0 for request, _ in parts]
+        fits = [self._seated(request) >= 0 for request, _ in parts]
         fitting = list(compress(parts, fits))
         starts = [self._roll_back(request, len(request.tokens) - n - 1) for request, n in fitting]
         logits = self.rows.feed(

@@ -182,10 +182,13 @@ class LMDrafter(RunsModel, CausalDrafter):
         if self.prefixes is not None:
             self._forget()
         if (place := self.cached.pop(request.id, None)) is not None:
-            if self.prefixes is not None:
-                cached = self.runner.cached_lengths[self.runner.request_ids.index(request.id)]
-                self.prefixes.store(request.id, request.tokens, min(cached, place.matched(request.tokens)))
-            self.runner.close(request.id)
+            try:
+                if self.prefixes is not None:
+                    cached = self.runner.cached_lengths[self.runner.request_ids.index(request.id)]
+                    matched = min(cached, place.matched(request.tokens))
+                    self.prefixes.store(request.id, request.tokens, matched)
+            finally:  # there may be no memory for it
+                self.runner.close(request.id)
 
     @torch.inference_mode()
     def prepare(self, request: Request) -> bool:

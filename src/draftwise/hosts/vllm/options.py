@@ -12,6 +12,7 @@ from urllib.parse import quote
 from ... import registry
 from ...core.sampling import whole_number
 from ...errors import UserError
+from ...inputs import expanded
 from ...policies.catalogue import default, method
 from ...specs import parse_drafter, split_names
 from ..follow import check_chains
@@ -218,7 +219,7 @@ def _options(
         )
     if not isinstance(policy, str):
         raise UserError(f"policy {policy!r}: vLLM's workers load it by name; give that of an installed one")
-    file = "" if state is None else str(Path(state).expanduser().resolve())
+    file = "" if state is None else str(expanded(state).resolve())
     options = Options(drafters=tuple(names), policy=policy, state=file, seed=whole_number("seed", seed))
     if not (longest := options.longest):
         raise UserError("this policy never drafts: start vLLM without a speculative_config")

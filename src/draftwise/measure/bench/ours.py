@@ -13,7 +13,16 @@ from random import Random
 from time import perf_counter
 from typing import Any, cast
 
-from ...build import build_drafters, build_target, check_drafters, complete, composed, decide, eos_ids
+from ...build import (
+    build_drafters,
+    build_target,
+    check_drafters,
+    compile_target,
+    complete,
+    composed,
+    decide,
+    eos_ids,
+)
 from ...core.arms import Decision
 from ...core.loop import Loop
 from ...core.outcomes import Feedback, Outcome
@@ -60,6 +69,7 @@ class Models:
             return build_drafters(some, built, tokenizer, target)
 
         everyone = build(specs)
+        compile_target(spec, built)
         shared = {
             one.text: everyone[one.text] for one in specs if one.is_model or _is_head(everyone[one.text])
         }

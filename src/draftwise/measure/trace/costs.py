@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
 from math import isfinite
-from pathlib import Path
 from random import Random
 from statistics import median
 from time import perf_counter
@@ -22,7 +21,7 @@ from ...core.request_round import unfailed
 from ...core.roles import Drafter, GradeJob, Grader, Target, Waiter
 from ...core.sampling import Sampling
 from ...errors import UserError
-from ...inputs import parse_json
+from ...inputs import expanded, parse_json
 from ...policies.catalogue import method
 from ..machine import judge, split_load
 
@@ -116,7 +115,7 @@ def read_costs(text: str) -> Costs:
             passes=(1.0,), others=DrafterCosts(step=_seconds("c", text[2:])), name=text, source="supposed"
         )
     bundled = files(__package__) / "profiles" / f"{text}.json"
-    path = bundled if text in profiles() else Path(text).expanduser()
+    path = bundled if text in profiles() else expanded(text)
     try:
         return _parse_costs(parse_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, AttributeError) as error:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ...errors import UserError
+from ...inputs import expanded
 from ...writing import replacing
 from ..load import load_model, load_tokenizer, locate
 from . import vocabulary
@@ -310,7 +311,7 @@ def _stored_dtype(model: str) -> torch.dtype:
 
 
 def _check_path(path: str | Path) -> Path:
-    out = Path(path).expanduser()
+    out = expanded(path)
     if out.is_dir():
         raise UserError(f"{str(path)!r} is a folder: name the file to write")
     if not out.parent.is_dir():

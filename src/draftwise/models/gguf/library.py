@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UserError
+from ...inputs import expanded
 from .. import smollm2
 from . import repacked
 
@@ -114,7 +115,7 @@ def find_file(path: str) -> Path:
     Raises:
         UserError: the package with that model is not installed.
     """
-    return smollm2.gguf_file() if path == smollm2.NAME else Path(path).expanduser()
+    return smollm2.gguf_file() if path == smollm2.NAME else expanded(path)
 
 
 def check(path: str | Path) -> None:

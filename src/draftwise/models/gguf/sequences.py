@@ -240,15 +240,20 @@ class Sequences:
         """
         if self.adapts and not self.cached_lengths:  # another number could change a text
             self._adapt()
+        if self.is_full:
+            raise UserError(f"llama.cpp holds {self.most} texts at once: close one, or lower the batch")
         if not self.free:
             now = self.context.sequences
-            if now >= self.most:
-                raise UserError(f"llama.cpp holds {self.most} texts at once: close one, or lower the batch")
             more = min(2 * now, self.most)
             self._grow(self.context.cells, more)
             self.free = list(range(now, more))[::-1]
         self.number[key] = self.free.pop()
         self.cached_lengths[key] = self.pass_starts[key] = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether llama.cpp has no sequence for another text."""
+        return not self.free and self.context.sequences >= self.most
 
     def _adapt(self) -> None:
         THREADS.adapt()
@@ -259,7 +264,8 @@ class Sequences:
     def close(self, key: int) -> None:
         number = self.number.pop(key, None)
         if number is not None:
-            self.api.llama_memory_seq_rm(self.context.memory, number, -1, -1)
+            if self._context is not None:
+                self.api.llama_memory_seq_rm(self._context.memory, number, -1, -1)
             self.free = sorted([*self.free, number], reverse=True)  # llama.cpp reads neighbours together
             self.reserved.pop(key, None)
             del self.cached_lengths[key], self.pass_starts[key]
@@ -384,23 +390,35 @@ class Sequences:
         """Move everything to a new memory; if that fails, or texts have states, all are read again.
 
         Raises:
-            UserError: there is not enough memory; everything stays as it was.
+            UserError: there is not enough memory; everything stays as it was, or is read again if there is
+                none for the old size any more.
         """
         old, state = self.context, self.context.state()
         old.close()
+        self._context, self._size = None, (old.cells, old.sequences)
         try:
-            self.context = self._new_context(cells, sequences)
+            self._context = self._new_context(cells, sequences)
         except UserError:
-            self.context = self._new_context(old.cells, old.sequences)
             self._restore(state)
             raise
         self._restore(state)
 
-    def _restore(self, state: object) -> None:
-        lost = self.model.stateful or not self.context.restore(state)  # type: ignore[arg-type]
-        if any(self.cached_lengths.values()) and lost:
-            self.cached_lengths = dict.fromkeys(self.cached_lengths, 0)
-            self.pass_starts = dict.fromkeys(self.cached_lengths, 0)
+    @property
+    def context(self) -> Context:
+        """The memory of llama.cpp; one for which there was no room is asked for again."""
+        if self._context is None:
+            self._context = self._new_context(*self._size)
+        return self._context
+
+    @context.setter
+    def context(self, context: Context) -> None:
+        self._context = context
+
+    def _restore(self, state: NDArray[np.uint8]) -> None:
+        lengths, self.cached_lengths = self.cached_lengths, dict.fromkeys(self.cached_lengths, 0)
+        starts, self.pass_starts = self.pass_starts, dict.fromkeys(self.cached_lengths, 0)
+        if self.context.restore(state) and not self.model.stateful:
+            self.cached_lengths, self.pass_starts = lengths, starts
 
     def _new_context(self, cells: int, sequences: int) -> Context:
         return Context(self.model, cells, sequences, threads=self.threads, settings=self.settings)

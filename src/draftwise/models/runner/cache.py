@@ -209,6 +209,7 @@ class RowCache(Cache):
 
     def __init__(self, depth: int = 0, lengths: Sequence[int] = ()) -> None:
         self.plan, self.lengths = Plan(), lengths
+        self.written: list[int] = []  # slots of each row from which on it holds zeros, or what is finite
         self.counted = False
         self.slices: tuple[tuple[int, ...], list[Tensor]] | None = None  # of the latest compiled pass
         self._rows = [RowLayer(self.plan) for _ in range(depth)]
@@ -255,19 +256,32 @@ class RowCache(Cache):
         plan.start, plan.width, plan.even, plan.tree = starts[0], width, even, tree
         plan.total = width + (starts[0] if even else max(starts))
         self.ready(rows, plan.total, slots)
+        for row, start in enumerate(starts, first):
+            self.note(row, start + width)
         return plan.total
+
+    def note(self, row: int, end: int) -> None:
+        """Remember that slots of a row are written, up to `end`."""
+        self.written += [0] * (row + 1 - len(self.written))
+        self.written[row] = max(self.written[row], end)
 
     @torch.inference_mode()
     def erase(self, row: int) -> None:
-        """Fill a row that is free with zeros: a NaN would spread to its next text, even from masked slots."""
+        """Fill what was written of a free row with zeros: a NaN would spread to its next text, even from
+        masked slots."""
+        self.note(row, 0)
+        # What a graph on a device writes is padded, and is planned for its first token alone.
+        end = None if self.plan.is_fixed else self.written[row]
         for layer in self._rows:
             for held in layer.tensors:
-                held[row : row + 1].zero_()
+                held[row : row + 1, :, :end].zero_()
+        self.written[row] = 0
 
     @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:
         for held in self._tensors(max(source, destination)):
             held[destination, :, :length] = held[source, :, :length]
+        self.note(destination, length)
 
     @torch.inference_mode()
     def swap_rows(self, a: int, b: int, length: int) -> None:
@@ -276,6 +290,8 @@ class RowCache(Cache):
             before = one.clone()
             one.copy_(other)
             other.copy_(before)
+        for row in (a, b):
+            self.note(row, length)
 
     @torch.inference_mode()
     def move(self, moves: Sequence[tuple[int, int, int]], device: torch.device) -> None:
@@ -343,6 +359,7 @@ class RowCache(Cache):
         are always used again.
         """
         self.plan.place(np.zeros((1, 0), np.int64))
+        self.written.clear()
         tensors = [tensor for layer in self._rows for tensor in layer.tensors]
         if self.plan.is_fixed:
             for tensor in tensors:

@@ -97,18 +97,18 @@ class PrefixTree:
     def add(self, mark: Hashable, tokens: Sequence[int], take: Callable[[int, int], Parts]) -> None:
         """Keep the tokens of a text that has ended; `take(start, end)` copies what is held of some.
 
-        A text that does not fit is cut.
+        A text that does not fit is cut. If there is no memory for a copy, nothing has changed.
         """
-        whole, path = self.whole, list[Node]()
+        whole = self.whole
         if self.most >= 0:
             tokens = tokens[: self.most]
         found = self.find(mark, tokens)
-        for node, same in found:
-            path.append(node if same == len(node.tokens) else self._split(node, same))
-        at = sum(same for _, same in found)
-        if len(tokens) - at >= LEAST:
+        at = length(found)
+        parts = take(at, len(tokens)) if len(tokens) - at >= LEAST else None
+        path = [node if same == len(node.tokens) else self._split(node, same) for node, same in found]
+        if parts is not None:
             above = path[-1] if path else self.roots.setdefault(mark, Node(None))
-            node = Node(above, list(tokens[at:]), take(at, len(tokens)))
+            node = Node(above, list(tokens[at:]), parts)
             self._measure(node)
             if node.bytes > whole.limit:  # the first text tells how large a token is
                 node.tokens = node.tokens[: self.most]
@@ -141,12 +141,13 @@ class PrefixTree:
         Both halves are copies, so that the memory of one is free without the other.
         """
         begun = {name: part[:length].clone() for name, part in node.parts.items()}
+        rest = {name: part[length:].clone() for name, part in node.parts.items()}
         upper = Node(node.above, node.tokens[:length], begun)
         assert node.above is not None  # only the root has nothing above, and it has no tokens
         self.whole.bytes -= node.bytes
         node.above.below[node.tokens[0]] = upper
         node.tokens = node.tokens[length:]
-        node.parts = {name: part[length:].clone() for name, part in node.parts.items()}
+        node.parts = rest
         node.above, upper.below[node.tokens[0]] = upper, node
         self.whole.bytes += node.bytes + upper.bytes
         return upper
@@ -220,6 +221,7 @@ class PrefixCache:
         runner, at, total = self.runner, 0, length(found)
         row = runner.request_ids.index(request_id)
         runner.cache.ready(len(runner.request_ids), total, slots)
+        runner.cache.note(row, total)
         for node, n in found:
             write_parts(runner.cache, row, at, {name: part[:n] for name, part in node.parts.items()})
             for k, states in enumerate(self.recorded()):

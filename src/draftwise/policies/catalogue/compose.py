@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ... import registry
 from ...core.arms import Arm
@@ -17,6 +18,14 @@ from ..learners.learner import Learner
 from ..recorders.bandit import READS, Bandit, reward
 
 DEFAULT = "auto"
+Options = Mapping[str, Any]
+IDLE: tuple[tuple[str, Callable[[Options], bool], str], ...] = (
+    ("lengths", lambda given: not _has_lengths(given), "add arms=lengths"),
+    ("length", lambda given: _has_lengths(given), "give lengths"),
+    ("form", lambda given: bool(given.get("threshold")), "leave out form or threshold"),
+    ("per_query", lambda given: given.get("refit") is False, "leave it out, or refit=false"),
+)
+"""Options that do nothing beside others, when they do nothing, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +50,25 @@ def method(policy: str | PolicySpec, drafters: Sequence[str]) -> Method:
     if spec.loaded is not None:
         built = spec.loaded(drafters)
     else:
+        _refuse_idle(spec)
         built = registry.build("policies", spec, drafters, *([spec.path] if spec.path else []))
     if not isinstance(built, Method):
         raise UserError(f"policy {spec.text}: it made {built!r}; return a Method(policy, recorder)")
     return built
+
+
+def _refuse_idle(spec: PolicySpec) -> None:
+    """Raise a UserError for an option that has no effect beside the others."""
+    known = registry.options_of(registry.load("policies", spec.name))
+    given = {name: option.default for name, option in known.items()} | registry.read_options("policies", spec)
+    for option, is_idle, remedy in IDLE:
+        if option in spec.options and is_idle(given):
+            raise UserError(f"policy {spec.text}: {option} has no effect here: {remedy}")
+
+
+def _has_lengths(given: Options) -> bool:
+    """Return whether arms differ in length."""
+    return "lengths" in str(given.get("arms", "")).split("*")
 
 
 def default(drafters: Iterable[str]) -> str:

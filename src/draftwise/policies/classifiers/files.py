@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...errors import UserError
+from ...inputs import expanded
 from ...writing import replacing
 
 Classifier = TypeVar("Classifier")
@@ -37,7 +38,7 @@ def load(
     from safetensors import SafetensorError, safe_open
 
     try:
-        if not (file := Path(path).expanduser()).is_file():
+        if not (file := expanded(path)).is_file():
             raise UserError("there is no such file")
         with safe_open(file, framework="np") as opened:
             metadata = opened.metadata() or {}

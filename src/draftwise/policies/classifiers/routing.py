@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from ...core.arms import Arm, Context, Decision
 from ...core.outcomes import Feedback
 from ...errors import UserError
+from ...inputs import expanded
 from ..arms import in_use
 from . import files
 
@@ -150,7 +151,7 @@ def load(path: str | os.PathLike[str]) -> Router:
     Raises:
         UserError: there is none, or it is damaged or of another version.
     """
-    place = Path(path).expanduser()
+    place = expanded(path)
     file = place / FILE if place.is_dir() else place
     return files.load(file, _made, SAID, "router", "give a folder that `draftwise train router` made")
 
