@@ -206,5 +206,6 @@ def _print(results: dict[str, Any], out: Path | None) -> None:
     for one in (tables.policies(results), tables.simulated_arms(results)):
         table(one.heads, [[cell.text for cell in row] for row in one.rows])
         print()
+    print("±: one standard error over the seeds")
     if out:
         print(f"\n{out / 'report.html'}")
