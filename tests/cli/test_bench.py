@@ -33,7 +33,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
         return sim_models(list(drafters))
 
     monkeypatch.setattr(Models, "load", fake)
-    monkeypatch.setattr("draftwise.measure.report.write_report", lambda out: None)
+    monkeypatch.setattr("draftwise.measure.report.write_report", lambda out, **_: None)
     monkeypatch.setattr("draftwise.measure.bench.run.judge", lambda *_: [])
     return asked
 
@@ -150,9 +150,11 @@ def test_what_does_not_fit_the_window_is_left_out(
     "more, said",
     [
         (("--workload", "nothing"), "no workload or file 'nothing'"),
+        (("--workload", "spec-bnch"), "did you mean spec-bench?"),
         (("--policies", "nobody"), "unknown policy 'nobody'"),
         (("--peers", "hf"), "no peer 'hf': choose from transformers:plain"),
-        (("--peers", "transformers:plan"), "no peer 'transformers:plan'"),
+        (("--peers", "transformers:plan"), "no peer 'transformers:plan': did you mean plain?"),
+        (("--peers", "lamacpp"), "no peer 'lamacpp': did you mean llamacpp?"),
         (("--batch", "one"), "--batch one: give comma-separated whole numbers"),
         (("--drafters", "good,,bad"), "has an empty name"),
         (("--split", "train"), "--split train: choose from all, test, validation"),
@@ -180,6 +182,15 @@ def test_what_needs_no_model_is_refused_before_one_is_loaded(
     asked = [one.format(tmp_path) for one in arguments[1:]]
     assert said in refused(arguments[0], *SMALL, "--out", str(tmp_path / "out"), *asked)
     assert not models and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", [["bench"], ["tune", "--policy", "static"]])
+def test_progress_begins_before_pytorch_is_imported(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]
+) -> None:
+    monkeypatch.setattr("draftwise.cli.progress.SOON", 0.0)
+    err = run(*verb, "--batch", "one", "--out", str(tmp_path / "out"))[2]  # refused after the import
+    assert err.startswith("loading models")
 
 
 def test_progress_is_a_line_now_and_then(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +233,17 @@ def test_what_tune_prints_is_what_bench_takes(
     assert status == 0, err
     chosen = [line.partition(": ")[2] for line in lines if line.startswith("best ")]
     assert len(chosen) == 2 and all(policy in out for policy in chosen)
+
+
+def test_tune_says_where_even_the_best_is_slower_than_plain_decoding(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"method": "static?length=1", "speedup": 0.9}
+    monkeypatch.setattr("draftwise.measure.bench.tune.best", lambda *_: row)
+    lines = run("tune", "--policy", "static", "--grid", "length=1", *SMALL)[1].splitlines()
+    assert "slower than plain decoding: static?length=1, though the best of its grid" in lines
+    monkeypatch.setattr("draftwise.measure.bench.tune.best", lambda *_: row | {"speedup": 1.1})
+    assert "slower" not in run("tune", "--policy", "static", "--grid", "length=1", *SMALL)[1]
 
 
 def test_a_folder_of_something_else_is_left_alone(

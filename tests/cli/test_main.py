@@ -31,6 +31,7 @@ def test_version(run: Run) -> None:
         (["write"], "'write'"),
         (["generate"], "prompt"),
         (["generate", "a", "--seed", "x"], "--seed"),
+        (["generate", "a", "--temperature", "hot"], "'hot'"),
         (["generate", "a", "--beams", "4"], "--beams"),
         (["generate", " \n"], "empty"),
         (["generate", "a", "-n", "0"], "--samples"),

@@ -83,7 +83,7 @@ def world(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
     questions = [data.Prompt(i, "qa", ("abc def",)) for i in range(2)]
     monkeypatch.setattr(data, "spec_bench", lambda: questions)
     monkeypatch.setattr(BenchModels, "load", lambda target, drafters, **rest: sim_models(list(drafters)))
-    monkeypatch.setattr("draftwise.measure.report.write_report", lambda out: None)
+    monkeypatch.setattr("draftwise.measure.report.write_report", lambda out, **_: None)
     for verb in ("drafter", "eagle", "medusa", "classifier", "router"):
         monkeypatch.setattr(f"draftwise.train.{verb}.train", lambda run, out, tell: {"after": {}})
     monkeypatch.setattr("draftwise.serve.run.serve", lambda decoder, name, **named: None)

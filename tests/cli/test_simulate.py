@@ -42,6 +42,7 @@ def test_the_tables(run: Run) -> None:
     assert lines[0].split()[:2] == ["policy", "rounds"]
     assert {lines[1].split()[0], lines[2].split()[0]} == {"ucb1", "random"}
     assert [line.split()[0] for line in lines[4:8]] == ["arm", "drafter-1:5", "drafter-2:5", "drafter-3:5"]
+    assert "±" in lines[1] and "±: one standard error over the seeds" in lines
 
 
 def test_rounds_and_seconds_are_those_of_playing_the_learner() -> None:

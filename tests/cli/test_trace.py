@@ -20,6 +20,7 @@ def test_from_a_workload_to_results(run: Run, traced: Path, tmp_path: Path) -> N
     assert status == 0, err
     assert text.splitlines()[0].split()[:2] == ["method", "prompts"]
     assert [line.split()[0] for line in text.splitlines()[1:5]] == ["none", *policies.split(",")]
+    assert text.splitlines()[-1].startswith(f"written: {out}/report.html, ")
     found = json.loads((out / "results.json").read_text())
     rows = {(r["method"], r["category"]): r for r in found["results"]}
     assert {c for _, c in rows} == {"all", "x", "y"}
@@ -42,6 +43,7 @@ def test_the_oracle_beside_the_results(run: Run, traced: Path, tmp_path: Path) -
     run("replay", str(traced), "--policies", "ucb1?length=6", "--out", str(out), *COSTS)
     status, text, _ = run("oracle", str(traced), *COSTS, "--out", str(out))
     assert status == 0 and text.splitlines()[1].startswith("all")
+    assert text.endswith(f"oracle.json; show it in a report with: draftwise report {out}\n")
     found = json.loads((out / "oracle.json").read_text())
     results = json.loads((out / "results.json").read_text())["results"]
     least = {row["category"]: row["optimum"] for row in found["results"]}
@@ -85,6 +87,15 @@ def test_bad_input_is_one_line(
     (tmp_path / "run.json").write_text("{}")
     asked = [one.format(tmp_path) for one in arguments]
     assert said in refused("replay", str(traced), "--out", str(tmp_path / "out"), *asked)
+
+
+def test_measuring_the_costs_of_a_trace_has_progress(
+    run: Run, models: Models, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("draftwise.cli.progress.EVERY", 0.0)
+    size = ("--max-new-tokens", "12", "--length", "4", "--limit", "1")
+    err = run("trace", "--workload", str(workload), *size, "--out", str(tmp_path / "new"))[2]
+    assert "measuring costs, rounds " in err.splitlines()[-1], err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ How much better a drafter becomes on other text is a matter of luck in so few st
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def complete(out: Path) -> None:
     head = yaml.safe_load(text.split("---")[1])
     assert head["license_name"] == "CC0-1.0" and "draftwise" in head["tags"]
     assert "| accepted tokens a round |" in text and "| ours | 24 |" in text and "| low | 12 |" in text
+    assert re.search(r"\d+ answers of the target, and [1-9]\d* held out, to prompts", text)
     assert not list(out.rglob("*.part"))
     assert len({file.stat().st_mode for file in out.iterdir() if file.is_file()}) == 1
     assert not [f for f in out.rglob("*") if f.suffix in (".pkl", ".pt", ".bin", ".pth")]

@@ -154,6 +154,9 @@ def _usage(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "draftwise"
     message = message.rstrip(".")
+    if callable(problems := getattr(error.__cause__, "errors", None)):  # late Typers name no value
+        value = repr(problems()[0]["input"])
+        message += "" if value in message else f", got {value}"
     return f"{message}{'' if message.endswith('?') else ';'} see {command} --help"
 
 

@@ -70,14 +70,13 @@ def bench(
     draftwise bench --policies auto,static-4,none --per-category 5 --out results
     draftwise bench --drafters ngram,suffix --peers transformers --batch 1,4 --out results
     """
-    from draftwise.measure.bench import peers as peer
-    from draftwise.measure.bench.run import bench as measure
-    from draftwise.measure.report import write_report
+    with resumable("run", out), measuring() as tell:  # importing PyTorch takes seconds, too
+        from draftwise.measure.bench import peers as peer
+        from draftwise.measure.bench.run import bench as measure
 
-    settings = run.settings(policies=policy_names(policies), peers=tuple(peer.names(peers)), split=split)
-    with resumable("run", out), measuring() as tell:
+        settings = run.settings(policies=policy_names(policies), peers=tuple(peer.names(peers)), split=split)
         results = measure(settings, out, tell=tell)
-    write_report(out)
+    draw(out)
     return Result(results, partial(summary, results, out))
 
 
@@ -100,6 +99,11 @@ def summary(results: dict[str, Any], out: Path) -> None:
     for peer in results.get("peers", ()):
         print(f"{peer['method']}: {describe_peer(peer)}")
     trust(results)
+    list_files(out)
+
+
+def list_files(out: Path) -> None:
+    """Print what to open in a folder of results, the report first."""
     reports = [path for path in (out / "report.html", out / "report.md") if path.exists()]
     print("written:", ", ".join(map(str, [*reports, out / "results.json"])))
 
@@ -146,15 +150,15 @@ def tune(
     draftwise tune --policy static --per-category 2
     draftwise tune --policy svip --grid threshold=0.3,0.6 --grid length=10,40 --out tuned
     """
-    from draftwise.measure.bench.run import bench
-    from draftwise.measure.bench.tune import best, candidates, parse_grid
-
-    names = policy_names(policy)
-    own_grid = parse_grid(grid or [])
-    variants = {name: candidates(name, own_grid) for name in names}
-    everyone = tuple(dict.fromkeys(text for texts in variants.values() for text in texts))
-    settings = run.settings(policies=everyone, split="validation")
     with TemporaryDirectory() as scratch, measuring() as tell:
+        from draftwise.measure.bench.run import bench
+        from draftwise.measure.bench.tune import best, candidates, parse_grid
+
+        names = policy_names(policy)
+        own_grid = parse_grid(grid or [])
+        variants = {name: candidates(name, own_grid) for name in names}
+        everyone = tuple(dict.fromkeys(text for texts in variants.values() for text in texts))
+        settings = run.settings(policies=everyone, split="validation")
         results = bench(settings, out or Path(scratch), tell=tell)
     winners = {name: best(texts, results["results"]) for name, texts in variants.items()}
     chosen = _joined([row["method"] for row in winners.values()])
@@ -187,7 +191,18 @@ def _print(winners: dict[str, Any], results: dict[str, Any], again: str) -> None
     trust(results)
     for name, row in winners.items():
         print(f"best {name}: {row['method']}")
+    for row in winners.values():
+        if row["speedup"] < 1.0:
+            print(f"slower than plain decoding: {row['method']}, though the best of its grid")
     print("measure on the test split with:", again)
+
+
+def draw(folder: Path, beside: Sequence[Path] = ()) -> None:
+    """Write the report of a folder of results, which takes seconds where there are many pictures."""
+    from draftwise.measure.report import write_report
+
+    with waiting("drawing"):
+        write_report(folder, beside=beside)
 
 
 def report(
@@ -205,9 +220,6 @@ def report(
     draftwise report results
     draftwise report results --beside earlier-results
     """
-    from draftwise.measure.report import write_report
-
-    with waiting("drawing"):
-        write_report(folder, beside=beside or ())
+    draw(folder, beside or ())
     page = folder / "report.html"
     return Result({"report": str(page), "markdown": str(folder / "report.md")}, partial(print, page))

@@ -14,7 +14,7 @@ from draftwise.errors import UserError
 
 from .command import Group, add
 from .options import LoadingOptions, TrustRemoteCode, complete, drafters_of
-from .progress import progress, waiting
+from .progress import progress, stages
 from .show import Result, table
 
 if TYPE_CHECKING:
@@ -47,10 +47,9 @@ def build(
     from draftwise.models.load import load_tokenizer
 
     start = perf_counter()
-    spoken = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
-    vocab = spoken.get_vocab()
-
-    with progress("reading the corpus") as tell:
+    with progress("loading the tokenizer") as tell:
+        spoken = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
+        vocab = spoken.get_vocab()
         header = build_datastore(
             corpus,
             out,
@@ -79,7 +78,7 @@ def compile_(models: LoadingOptions) -> Result:
     draftwise compile
     draftwise compile --target Qwen/Qwen3-0.6B --drafters ngram,suffix --dtype float32
     """
-    with waiting(f"compiling {models.target}: a minute or more for each model"):
+    with stages(f"compiling {models.target}"):
         from draftwise import Decoder
 
         options = asdict(models) | {"drafters": drafters_of(models.target, models.drafters), "compile": "on"}
@@ -111,9 +110,9 @@ def export(
     """
     if format not in FORMATS:
         raise UserError(f"unknown format {format!r}: choose from {', '.join(FORMATS)}")
-    from draftwise.models.gguf.export import export_gguf
-
     with progress(f"loading {model}") as tell:
+        from draftwise.models.gguf.export import export_gguf
+
         result = export_gguf(model, out, type=type, trust_remote_code=trust_remote_code, tell=tell)
     return Result(result.as_dict(), partial(_exported, result))
 

@@ -13,6 +13,7 @@ from typer import Option
 
 from draftwise.errors import UserError
 
+from .bench import draw
 from .options import Policies, policy_names
 from .progress import progress
 from .show import Result, table
@@ -192,11 +193,10 @@ def player(name: str, arms: Sequence[SimArm]) -> Player:
 
 def _write(results: dict[str, Any], out: Path) -> None:
     from draftwise.measure import machine
-    from draftwise.measure.report import write_report
     from draftwise.writing import write_json
 
     write_json(out / "simulation.json", {"run": machine.run(), "machine": machine.describe()} | results)
-    write_report(out)
+    draw(out)
 
 
 def _print(results: dict[str, Any], out: Path | None) -> None:
@@ -206,5 +206,6 @@ def _print(results: dict[str, Any], out: Path | None) -> None:
     for one in (tables.policies(results), tables.simulated_arms(results)):
         table(one.heads, [[cell.text for cell in row] for row in one.rows])
         print()
+    print("±: one standard error over the seeds")
     if out:
         print(f"\n{out / 'report.html'}")

@@ -13,8 +13,9 @@ from draftwise.core.roles import window_of
 from draftwise.specs import parse_policy
 
 from . import show
+from .bench import draw, list_files
 from .options import Policies, WorkloadOptions, distinct, parse_models, policy_names
-from .progress import progress, waiting
+from .progress import progress
 from .show import Result, line, table
 
 if TYPE_CHECKING:
@@ -95,8 +96,8 @@ def trace(
         count = partial(tell, "recording")
         resumed = record.record(models, team, prompts, out, header, progress=count)
         write_samples(Trace(out), decoder.tokenizer)
-    with waiting("measuring what the parts of a round cost"):
-        costs = record.record_costs(models, team, prompts, out, header, load=before)
+        timed = partial(tell, "measuring costs, rounds")
+        costs = record.record_costs(models, team, prompts, out, header, load=before, progress=timed)
     facts = {"path": str(out), "prompts": len(prompts), "resumed": resumed, "left_out": left_out}
     facts |= {"drafters": list(team), "length": options.length, "overlap": options.overlap} | trust(costs)
     return Result(facts, partial(_recorded, facts))
@@ -136,7 +137,6 @@ def replay(
     draftwise replay my-trace --out replayed
     draftwise replay my-trace --policies auto,ucb1,static-4 --costs c=0.05 --out replayed
     """
-    from draftwise.measure.report import write_report
     from draftwise.measure.trace import Trace
     from draftwise.measure.trace.results import replayed
 
@@ -145,7 +145,7 @@ def replay(
     with progress("replaying") as tell:
         count = partial(tell, "prompts")
         results = replayed(recorded, names, costs_of(recorded, costs), out, seed=seed, progress=count)
-    write_report(out)
+    draw(out)
     return Result(results, partial(_replayed, results, out))
 
 
@@ -156,7 +156,7 @@ def _replayed(results: dict[str, Any], out: Path) -> None:
     cells = [[*show.speeds(row), share] for row, share in zip(rows, shares, strict=True)]
     table((*show.SPEEDS, "of the optimum"), cells)
     show.trust(results, WHEN)
-    print("written:", out / "results.json")
+    list_files(out)
 
 
 def costs_of(trace: Trace, name: str) -> Costs:
@@ -192,13 +192,15 @@ def oracle(
         results = compute_oracle(recorded, costs_of(recorded, costs), progress=partial(tell, "prompts"))
     if out is not None:
         write_json(out / "oracle.json", results)
-    return Result(results, partial(_optimum, results))
+    return Result(results, partial(_optimum, results, out))
 
 
-def _optimum(results: dict[str, Any]) -> None:
+def _optimum(results: dict[str, Any], out: Path | None) -> None:
     table(ORACLE_COLUMNS, [_oracle_cells(row) for row in results["results"]])
     line("Seconds; in parentheses, the optimum as a percentage of them.")
     show.trust(results, WHEN)
+    if out is not None:
+        print(f"written: {out / 'oracle.json'}; show it in a report with: draftwise report {out}")
 
 
 ORACLE_COLUMNS = (

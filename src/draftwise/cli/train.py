@@ -37,8 +37,8 @@ def _verb(name: str, kind: type[Run], help: str) -> None:
 
     def command(out: Path, config: Path | None, **options: Any) -> Result:
         run = read_options(kind, config, options)
-        learn = import_module(f"draftwise.train.{name}").train
         with resumable("training", out), progress("loading models") as tell:
+            learn = import_module(f"draftwise.train.{name}").train
             results = learn(run, out, tell)
         return Result({"path": str(out), **results}, partial(_report, results, out))
 

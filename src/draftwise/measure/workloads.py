@@ -14,6 +14,7 @@ from typing import Any
 from ..data import Prompt, load_prompts, read_rows, spec_bench
 from ..errors import UserError
 from ..inputs import whole
+from ..registry import meant
 
 SPLITS = ("all", "test", "validation")
 STRETCH = 10  # prompts of one category in a row: what the smallest categories have
@@ -61,7 +62,8 @@ def load(name: str, *, seed: int = 0) -> list[Prompt]:
         return _data_set(kind, Path(path))
     if not Path(name).is_file():
         choices = ", ".join(["spec-bench", *MOVING, *(f"{s}:PATH" for s in SETS)])
-        raise UserError(f"no workload or file {name!r}: choose from {choices}, or name a JSONL file")
+        near = meant(name, ["spec-bench", *MOVING])
+        raise UserError(f"no workload or file {name!r}: {near}choose from {choices}, or name a JSONL file")
     return load_prompts(name)
 
 

@@ -278,7 +278,8 @@ def _measured(results: Mapping[str, Any]) -> str:
 def _data(run: Run, material: Material | None, files: Sequence[str]) -> str:
     lines = [f"Licence of the data: {run.licence or 'not stated: see the sources'}.\n"]
     if material is not None:
-        lines += [f"{len(material.answers)} answers of the target to prompts of these files:\n"]
+        learned, apart = len(material.answers), len(material.held_out)
+        lines += [f"{learned} answers of the target, and {apart} held out, to prompts of these files:\n"]
     lines += [f"- {name}" for name in files]
     if material is not None:
         for title, counts in (("source", material.sources), ("domain", material.domains)):

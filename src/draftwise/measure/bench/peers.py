@@ -85,8 +85,11 @@ def names(text: str) -> list[str]:
 def _check_name(name: str) -> str:
     spec = registry.parse(name)
     if spec.path not in ENGINES.get(spec.name, ()):
-        names = ", ".join(f"{engine}:{mode}" for engine, modes in ENGINES.items() for mode in modes)
-        raise UserError(f"no peer {name!r}: choose from {names}, or an engine for all its modes")
+        known = [f"{engine}:{mode}" for engine, modes in ENGINES.items() for mode in modes]
+        modes = ENGINES.get(spec.name)
+        near = registry.meant(spec.path or "", modes) if modes else registry.meant(spec.name, ENGINES)
+        choose = f"{near}choose from {', '.join(known)}, or an engine for all its modes"
+        raise UserError(f"no peer {name!r}: {choose}")
     read_options(name, ENGINES[spec.name][spec.path], spec.options)
     return name
 

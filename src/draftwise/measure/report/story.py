@@ -28,7 +28,7 @@ GLOSSARY: Mapping[str, str] = {
     "round": "One step of speculative decoding: a drafter proposes tokens, the target verifies them in one "
     "pass, and the accepted ones and one token of the target's own are added to the text.",
     "arm": "One choice of a policy: a drafter with a draft length or a stop rule, written "
-    "`drafter:length~rule`, or `none`.",
+    "`drafter:length~rule`, with a width (tokens beside each other) `drafter:lengthxwidth`, or `none`.",
     "policy": "What chooses the arm of each round. `auto` is the default policy.",
     "fixed arm": "A method with the same arm in every round.",
     "stop rule": "Ends a draft early, for example when the drafter is unsure of its next token.",

@@ -24,6 +24,7 @@ from ...errors import UserError
 from ...inputs import expanded, parse_json
 from ...policies.catalogue import method
 from ..machine import judge, split_load
+from ..results import Progress
 
 FORMAT, VERSION = "draftwise-costs", 1
 MEASURED = "measured"  # the source of costs measured by `draftwise trace`
@@ -206,6 +207,7 @@ def measure_costs(
     *,
     length: int,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> Costs:
     """Measure costs on live rounds after these prompts, with random drafters and lengths."""
     lengths = sorted({0, 1, length, *(1 << k for k in range(1, length.bit_length()) if 1 << k < length)})
@@ -221,6 +223,8 @@ def measure_costs(
     while samples.rounds < rounds:
         samples.add_text(loop, prompts[at % len(prompts)], settings)
         at += 1
+        if progress:
+            progress(min(samples.rounds, rounds), rounds)
     costs = {}
     for name in names:
         grade = _time_grading(target, drafters[name], max(prompts, key=len), sampling)

@@ -230,17 +230,25 @@ def record_costs(
     header: Header,
     *,
     load: float | None = None,
+    progress: Progress | None = None,
 ) -> Costs:
     """Measure the costs of a round on some of the prompts and write them, unless they are there.
 
     `load` is the load average before the run; use of the machine by other processes is stored with the costs.
+    `progress` is told of the rounds that were measured.
     """
     path = folder / "costs.json"
     if not path.is_file():
         texts = [prompt.tokens for prompt in prompts[:: max(1, len(prompts) // COST_PROMPTS)]]
         meter = Meter()
         costs = measure_costs(
-            target, drafters, texts, header.sampling, length=header.length, seed=header.seed
+            target,
+            drafters,
+            texts,
+            header.sampling,
+            length=header.length,
+            seed=header.seed,
+            progress=progress,
         )
         samples = ({"start": load}, meter.sample())
         write_json(path, costs_json(replace(costs, machine=describe(), load=samples)))
