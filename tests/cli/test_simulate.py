@@ -125,8 +125,8 @@ def test_every_drift_runs_every_policy_by_default(
 
 
 def test_a_comma_inside_an_option_separates_no_policies(simulated: Callable[..., dict[str, Any]]) -> None:
-    found = simulated("--policies", "ucb1?lengths=2,8,random")
-    assert [row["policy"] for row in found["policies"]] == ["ucb1?lengths=2,8", "random"]
+    found = simulated("--policies", "ucb1?arms=lengths&lengths=2,8,random")
+    assert [row["policy"] for row in found["policies"]] == ["ucb1?arms=lengths&lengths=2,8", "random"]
 
 
 def test_the_report(run: Run, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def loops() -> Loop:
         "bad": LMDrafter(model("llama", seed=9), VOCAB),
         "ngram": NgramDrafter(),
     }
-    return loop_with(HFTarget(made), team, "random?lengths=1,4")
+    return loop_with(HFTarget(made), team, "random")
 
 
 def finish(loop: Loop, texts: dict[int, list[int]]) -> dict[int, Round]:

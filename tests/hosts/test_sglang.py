@@ -204,7 +204,7 @@ def test_a_result_of_another_step_teaches_nothing(monkeypatch: pytest.MonkeyPatc
         {"policy": "svip"},
         {"policy": "hedgespec?arms=lengths"},
         {"policy": "static-4"},
-        {"policy": "ucb1?lengths=1,2"},
+        {"policy": "ucb1?arms=lengths&lengths=1,2"},
         {"policy": "nothing"},
         {"policy": 5},
         {"lengths": "1,2"},
