@@ -41,7 +41,7 @@ from draftwise.serve.run import bind
 from studies.common.command import command, listed, numbers, start
 from studies.common.tables import heading, row
 
-PAGE = "docs/explanation/toys.md"
+PAGE = "docs/explanation/smollm2.md"
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}'
 PLAIN = "none"
 VLLM = {"vllm": [], "vllm-ngram": ["--speculative-config", NGRAM]}

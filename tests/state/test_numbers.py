@@ -501,7 +501,7 @@ def test_a_path_that_cannot_hold_a_file_is_refused(path: Path) -> None:
         (path.parent / "nowhere" / "state.json", "no folder"),
         (path / "state.json", "no folder"),
         (Path(os.devnull), "no plain file"),
-        (Path("~no-such-user/state.json"), "no folder"),
+        (Path("~no-such-user/state.json"), "no user"),
     ]:
         with pytest.raises(UserError, match=said) as refused:
             usable(wrong)
