@@ -64,15 +64,17 @@ class Seen:
 
 def figures(turns: Sequence[Seen], plain: Sequence[Seen]) -> dict[str, float]:
     """The figures of a setting's turns, times in milliseconds; `plain` are those of the plain setting."""
-    found = {"tokens_per_s": sum(one.tokens for one in turns) / sum(one.seconds for one in turns)}
+    figure_by_name = {"tokens_per_s": sum(one.tokens for one in turns) / sum(one.seconds for one in turns)}
     if ratios := [one.speed / other.speed for one, other in zip(turns, plain, strict=False)]:
         seconds = [sum(one.seconds for one in both) for both in (plain, turns)]
-        found |= {"of_plain": seconds[0] / seconds[1], "least": min(ratios), "most": max(ratios)}
+        figure_by_name |= {"of_plain": seconds[0] / seconds[1], "least": min(ratios), "most": max(ratios)}
     for name in ("first", "gap"):
         values = [value for one in turns for value in getattr(one, f"{name}s")]
         for part in (50, 99):
-            found[f"{name}_p{part}_ms"] = 1000 * float(np.percentile(values, part)) if values else 0.0
-    return found
+            figure_by_name[f"{name}_p{part}_ms"] = (
+                1000 * float(np.percentile(values, part)) if values else 0.0
+            )
+    return figure_by_name
 
 
 def ask(client: openai.AsyncOpenAI, prompt: str, chat: bool, **options: Any) -> Awaitable[AsyncIterator[Any]]:
@@ -218,20 +220,20 @@ def measured(args: Any) -> dict[str, dict[str, list[Seen]]]:
             process = vllm(args.vllm, args.target, args.batch, more)
             servers[name] = stack.enter_context(process).sleep()
 
-        def turn_of(name: str, clients: int, asked: Sequence[str]) -> Seen:
+        def turn_of(name: str, clients: int, texts: Sequence[str]) -> Seen:
             server = servers[name]
             with server.awake():
                 send = partial(ask, chat=args.chat, model=args.target, max_tokens=args.most)
-                return asyncio.run(turn(server.url, send, asked, clients))
+                return asyncio.run(turn(server.url, send, texts, clients))
 
         for name in servers:  # what is compiled or learnt first does not count
             print(f"  {name}", file=sys.stderr, flush=True)
             turn_of(name, 2, draw.sample(prompts, args.warm))
         for _ in range(args.rounds):
             for clients in args.clients:
-                asked = draw.sample(prompts, args.texts)
+                texts = draw.sample(prompts, args.texts)
                 for name in draw.sample(list(servers), len(servers)):
-                    seen = turn_of(name, clients, asked)
+                    seen = turn_of(name, clients, texts)
                     turns[str(clients)][name].append(seen)
                     print(f"  {clients} {name} {seen.speed:.1f} tokens/s", file=sys.stderr, flush=True)
     return turns
@@ -242,9 +244,9 @@ def table(turns_by_load: dict[str, dict[str, list[Seen]]]) -> str:
     lines = list[str]()
     for level, rows in turns_by_load.items():
         for setting, turns in rows.items():
-            found = figures(turns, rows.get(PLAIN, ()))
-            lines = lines or [heading("clients", "setting", *found)]
-            lines.append(row(level, setting, *(f"{value:.4g}" for value in found.values())))
+            cells = figures(turns, rows.get(PLAIN, ()))
+            lines = lines or [heading("clients", "setting", *cells)]
+            lines.append(row(level, setting, *(f"{value:.4g}" for value in cells.values())))
     return "\n".join(lines)
 
 

@@ -200,8 +200,8 @@ class ChatAnswer(Answer):
 
 def _prompt_logprobs(sequence: Generation, offsets: Sequence[int]) -> list[TokenLogprob]:
     """Return the scores of a prompt's tokens, of which the first has none; nothing without `offsets`."""
-    found = sequence.spec.prompt_scores.found if sequence.spec.prompt_scores else ()
-    scores = [(None, ()), *((score.logprob, score.tops) for score in found)]
+    read = sequence.spec.prompt_scores.scores if sequence.spec.prompt_scores else ()
+    scores = [(None, ()), *((score.logprob, score.tops) for score in read)]
     return [
         TokenLogprob(token, logprob, tops, offset)
         for token, (logprob, tops), offset in zip(sequence.spec.prompt, scores, offsets, strict=False)

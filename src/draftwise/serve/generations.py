@@ -26,24 +26,24 @@ class PromptScores:
     """
 
     top: int
-    found: list[Scored] = field(default_factory=list)
+    scores: list[Scored] = field(default_factory=list)
     reading: Any = None  # the rest of them, while they are read
 
     def read(self, loop: Any, prompt: Sequence[int]) -> bool:
         """Read the next piece; return False if nothing was left."""
         most = len(prompt) - 1
-        if len(self.found) == most:
+        if len(self.scores) == most:
             return False
         self.reading = self.reading or loop.score(prompt, self.top)
-        self.found += next(self.reading)
-        if len(self.found) == most:
+        self.scores += next(self.reading)
+        if len(self.scores) == most:
             self._close()
         return True
 
     def stop(self) -> None:
         """Drop what is not complete: another sample begins again."""
         if self.reading is not None:
-            self.found.clear()
+            self.scores.clear()
             self._close()
 
     def _close(self) -> None:

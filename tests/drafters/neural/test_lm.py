@@ -17,6 +17,7 @@ from draftwise.core.request import Request
 from draftwise.core.roles import Drafter
 from draftwise.core.sampling import Sampling
 from draftwise.core.stops import stop
+from draftwise.drafters.neural.chains import Chain, extend
 from draftwise.drafters.neural.lm import LMDrafter
 from draftwise.drafters.none import NoneDrafter
 from draftwise.policies.bandit import BanditPolicy
@@ -108,6 +109,21 @@ def test_signals_are_the_raw_softmax_whatever_the_temperature(made: Any) -> None
         seen = (signals.top1, signals.top2, signals.entropy, signals.chosen)
         assert seen == pytest.approx((first, second, entropy, float(p[token])), abs=1e-5)
         text.append(token)
+
+
+def test_chains_of_one_call_have_the_signals_of_their_own_rows() -> None:
+    """One is done, one samples, and one has no rule: the others read the probability of their token."""
+    rule, logits = Stop("confidence", 0.0), torch.randn(5, VOCAB, generator=torch.manual_seed(3))
+    chains = [Chain(Job(request(i, [1, 2]), 4, (rule,)), VOCAB) for i in range(5)]
+    chains[0].done = True
+    chains[2] = Chain(Job(request(2, [1, 2], temperature=1.0), 4, (rule,)), VOCAB)
+    chains[3] = Chain(Job(request(3, [1, 2]), 4), VOCAB)
+    extend(chains, logits, None)
+    assert [len(chain.tokens) for chain in chains] == [0, 1, 1, 1, 1] and not chains[3].signals
+    for i in (1, 2, 4):
+        (token,), (now,) = chains[i].tokens, chains[i].signals
+        assert now.chosen == pytest.approx(float(logits[i].softmax(-1)[token]))
+        assert chains[i].is_sampled or token == int(logits[i].argmax())
 
 
 def check_vocabulary(drafter: Any, size: int, temperature: float) -> None:

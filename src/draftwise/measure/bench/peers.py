@@ -85,10 +85,10 @@ def names(text: str) -> list[str]:
 def _check_name(name: str) -> str:
     spec = registry.parse(name)
     if spec.path not in ENGINES.get(spec.name, ()):
-        known = [f"{engine}:{mode}" for engine, modes in ENGINES.items() for mode in modes]
+        names = [f"{engine}:{mode}" for engine, modes in ENGINES.items() for mode in modes]
         modes = ENGINES.get(spec.name)
         near = registry.meant(spec.path or "", modes) if modes else registry.meant(spec.name, ENGINES)
-        choose = f"{near}choose from {', '.join(known)}, or an engine for all its modes"
+        choose = f"{near}choose from {', '.join(names)}, or an engine for all its modes"
         raise UserError(f"no peer {name!r}: {choose}")
     read_options(name, ENGINES[spec.name][spec.path], spec.options)
     return name

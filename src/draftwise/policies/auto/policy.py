@@ -189,7 +189,7 @@ class AutoPolicy:
         passes = self.passes(batch)
         rates = self.rate(batch, False, passes), self.rate(batch, True, passes)
         texts = [self._text(context) for context in contexts]
-        found: Mapping[int, Candidate] = {}
+        drafts: Mapping[int, Candidate] = {}
         if passes(batch):
             part = sum([text.matched for text in texts]) / len(texts)
             rate = part * rates[True] + (1.0 - part) * rates[False]
@@ -200,11 +200,11 @@ class AutoPolicy:
             planner = Planner(
                 passes, rate, batch, self.padded, self.lengths, widths, calls, trees, self.width
             )
-            found = planner.plan(offers)
+            drafts = planner.plan(offers)
             offered = {one.drafter for shares in offers.values() for one in shares}
-            self._leave_out(offered, found.values(), 1.0 + self.skipping.skipped)
+            self._leave_out(offered, drafts.values(), 1.0 + self.skipping.skipped)
         self.planned = {
-            context.request: (found.get(context.request), rates[text.matched])
+            context.request: (drafts.get(context.request), rates[text.matched])
             for context, text in zip(contexts, texts, strict=True)
         }
 

@@ -59,8 +59,10 @@ def method(policy: str | PolicySpec, drafters: Sequence[str]) -> Method:
 
 def _refuse_idle(spec: PolicySpec) -> None:
     """Raise a UserError for an option that has no effect beside the others."""
-    known = registry.options_of(registry.load("policies", spec.name))
-    given = {name: option.default for name, option in known.items()} | registry.read_options("policies", spec)
+    options = registry.options_of(registry.load("policies", spec.name))
+    given = {name: option.default for name, option in options.items()} | registry.read_options(
+        "policies", spec
+    )
     for option, is_idle, remedy in IDLE:
         if option in spec.options and is_idle(given):
             raise UserError(f"policy {spec.text}: {option} has no effect here: {remedy}")
