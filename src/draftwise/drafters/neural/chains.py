@@ -205,7 +205,7 @@ def extend(chains: Sequence[Chain], logits: Tensor, states: Tensor | None) -> No
     if not all(chains[row].is_sampled for row in unfinished):
         best = most_likely(within)
     chosen = dict[int, float]()
-    if reads := [row for row in unfinished if chains[row].reads_chosen]:
+    if len(chains) > 1 and (reads := [row for row in unfinished if chains[row].reads_chosen]):
         rows = within if len(reads) == len(within) else within[reads]
         chosen = dict(zip(reads, rows.softmax(-1, torch.float32).amax(-1).tolist(), strict=True))
     for row in unfinished:
