@@ -17,6 +17,7 @@ from .errors import DraftwiseWarning, UserError
 from .inputs import expanded, show
 from .models.fingerprints import drafter_fingerprint
 from .models.gguf.library import check as check_file
+from .models.huge_pages import use_huge_pages
 from .models.load import disagreement, load_model, load_tokenizer, locate
 from .models.runner.executors.compile import check_mode, compile_runner
 from .models.weights.packed import arrange, checked
@@ -55,6 +56,8 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
     built: Any = registry.load("targets", "hf")(model, probe=load.probe)
     if target.loaded is None:
         arrange(model, load.pack, exact=load.exact)
+    else:
+        use_huge_pages(model)
     return built, model, tokenizer
 
 

@@ -23,6 +23,7 @@ from ...core.loop import Loop
 from ...core.sampling import whole_number
 from ...errors import UserError
 from ...models.cache_names import CACHE, cache_in
+from ...models.huge_pages import use_huge_pages
 from ...models.load import load_tokenizer
 from ...models.modes import evaluating
 from ...models.probe.checks import device_of
@@ -240,6 +241,7 @@ class Host:
         load = LoadOptions(device=target.device, compile=self.compile)
         drafters = [replace(spec, load=load) for spec in self.drafters]
         chains_only = "exact=True" if self.exact else ""
+        use_huge_pages(model)
         with start():
             parts = assemble(
                 drafters, self.policy, target, tokenizer, model_name(model), chains_only=chains_only

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from ...errors import UserError
+from ..huge_pages import use_huge_pages
 from . import timing
 from .layouts import TURNED, PackedLinear, TurnedLinear, floats, fuse, fused_groups, turn
 from .timing import ROWS, possible
@@ -169,7 +170,8 @@ def arrange(
     model: nn.Module, pack: bool | str, *, widths: Sequence[int] = timing.WIDTHS, exact: bool = False
 ) -> None:
     """Fuse and pack a model's layers as requested: True wherever possible, False nowhere, "auto" if faster in
-    passes of these widths. With `exact`, both of the former are our own layout (`timing.alone`).
+    passes of these widths. With `exact`, both of the former are our own layout (`timing.alone`). Then the
+    weights move into huge pages.
 
     Raises:
         UserError: `pack` is none of these.
@@ -182,6 +184,7 @@ def arrange(
         pack_layers(model, timing.alone if exact else fastest, keep=usage.kept)
         model.train(model.training)  # new modules begin in training mode
         LOG.info("%s: weights of %s (pack=%s)", type(model).__name__, _said(model), pack)
+    use_huge_pages(model)
 
 
 def choose_precision(head: Head) -> Head:
