@@ -234,7 +234,7 @@ def test_overlaps_of_picked_tokens_are_the_targets_own_probability(draft: Draft)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_the_likeliest_in_every_type(dtype: torch.dtype) -> None:
     assert most_likely(LOGITS[None].to(dtype)) == [[1, 0, 2, 4]]
-    assert on_host(LOGITS.to(dtype)) == (dtype in (torch.float32, torch.float64))
+    assert on_host(LOGITS.to(dtype))
     assert not on_host(torch.empty(1, device="meta"))
     distribution = warp(warpers(Sampling(temperature=0.5)), LOGITS.to(dtype))
     assert distribution.dtype == torch.float32 and distribution.sum(-1).tolist() == pytest.approx([1.0] * 4)

@@ -22,7 +22,7 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.chains import Chain as Drafted
 from draftwise.drafters.neural.chains import extend
 from draftwise.models import distributions
-from draftwise.models.distributions import Chain, CountPenalty, choices, draw
+from draftwise.models.distributions import Chain, CountPenalty, choices, draw, most_likely
 from draftwise.targets.scores import GreedyScores, SampledScores
 
 LOGITS = torch.tensor([[0.0, 2.0, 1.0, -9.0], [3.0, 0.0, 1.0, 2.0], [0.0, 0.0, 5.0, 1.0]])
@@ -232,6 +232,14 @@ def test_a_draw_of_no_law_says_so() -> None:
             draw(torch.tensor(p), 0.3)
         with pytest.raises(UserError, match="NaN or all -inf"):
             draw(np.array(p), 0.3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_on_the_host_a_token_is_the_first_of_the_largest_in_its_own_dtype(dtype: torch.dtype) -> None:
+    near = 1.0 + 1e-9  # another number in float64 alone
+    logits = torch.tensor([[-3.0, -1.5, -1.5], [1.0, near, 0.5]], dtype=dtype)
+    scores = GreedyScores(Draft.chain([0]), logits, None)
+    assert [scores.choice(-1), scores.choice(0)] == most_likely(logits) == [1, int(dtype == torch.float64)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -106,7 +106,7 @@ def draw(p: Tensor | NDArray[Any], u: float) -> int:
     if p.device.type == "mps":  # Apple's GPUs have no float64
         p = p.cpu()
     if on_host(p):
-        return _draw(p.numpy(), u)
+        return _draw(in_numpy(p), u)
     cdf = p.cumsum(0, dtype=torch.float64)
     token = int(torch.searchsorted(cdf, cdf[-1] * u, right=True))
     return token if token < len(p) else _last(p.cpu().numpy(), float(cdf[-1]))
@@ -159,9 +159,7 @@ BLOCK = 64  # probabilities that are added before one of them is looked for
 
 def most_likely(logits: Tensor) -> Any:
     """The first token with the largest logit, as nested lists; on a CPU NumPy is several times faster."""
-    if on_host(logits):
-        return logits.numpy().argmax(-1).tolist()
-    return logits.argmax(-1).tolist()
+    return (in_numpy(logits) if on_host(logits) else logits).argmax(-1).tolist()
 
 
 def choices(logits: Tensor) -> Any:
@@ -186,5 +184,10 @@ def top_token(logits: Tensor) -> int:
 
 
 def on_host(logits: Tensor) -> bool:
-    """Whether NumPy can read these logits without a copy."""
-    return logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64)
+    """Whether logits are in the CPU's memory, where NumPy reads them."""
+    return logits.device.type == "cpu"
+
+
+def in_numpy(logits: Tensor) -> NDArray[Any]:
+    """Logits on the host as an array, of the same values: in float32 where NumPy lacks their dtype."""
+    return (logits if logits.dtype in (torch.float32, torch.float64) else logits.float()).numpy()

@@ -13,7 +13,17 @@ from torch import Tensor
 from ..core.drafts import Draft
 from ..core.request import Request
 from ..core.sampling import Sampling
-from ..models.distributions import NO_TOKEN, Chain, array_of, draw, no_token, top_token, warp, warped
+from ..models.distributions import (
+    NO_TOKEN,
+    Chain,
+    array_of,
+    draw,
+    in_numpy,
+    no_token,
+    top_token,
+    warp,
+    warped,
+)
 
 
 def overlaps(draft: Draft, logits: Tensor) -> list[float]:
@@ -83,7 +93,7 @@ class GreedyScores(RawScores):
     def __init__(self, draft: Draft, logits: Tensor, choices: Sequence[int] | None) -> None:
         super().__init__(draft, logits)
         self.choices = choices
-        self.rows = logits.numpy() if choices is None else None
+        self.rows = in_numpy(logits) if choices is None else None
 
     def choice(self, node: int) -> int:
         if self.choices is not None:
