@@ -34,7 +34,7 @@ from draftwise.models.runner.executors.exact import passes_agree
 from draftwise.models.runner.executors.inductor_cpu import InductorCpu, plan_of
 from draftwise.models.runner.masks import BANDED
 from draftwise.models.weights import packed, timing
-from draftwise.models.weights.layouts import PANELS, PackedLinear
+from draftwise.models.weights.layouts import HALF_PANELS, PANELS, PackedLinear
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import group_tokens, loop_with, written
 from tests.drafters.neural.heads import random_eagle
@@ -80,7 +80,7 @@ def path(free: pytest.MonkeyPatch, plan: Blueprint) -> Path:
 
 def small(seed: int = 0) -> Any:
     """A model whose layers have all layouts in turn."""
-    made, turn = model(NAME, seed=seed, dtype=torch.float32), count()
+    made, turn = model(NAME, seed=seed, dtype=torch.float32).to(torch.bfloat16).float(), count()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "SMALLEST", 0)
         used = packed.pack_layers(made, lambda layers, names: names[next(turn) % len(names)])
@@ -408,26 +408,28 @@ def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyP
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(torch.float32, id="float32"),
-        pytest.param(torch.bfloat16, id="bfloat16", marks=thorough),
+        pytest.param((torch.float32, PANELS), id="float32"),
+        pytest.param((torch.float32, HALF_PANELS), id="weights in half"),
+        pytest.param((torch.bfloat16, PANELS), id="bfloat16", marks=thorough),
     ],
 )
 def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[HFTarget, EagleDrafter]:
     """A compiled target with all layers and its attention by our kernels, and a head that reads its hidden
     states; two heads share each key."""
-    if panels.linear_kernel(request.param) is None:
+    dtype, layout = request.param
+    if panels.linear_kernel(dtype) is None:
         pytest.skip("no C++ compiler here")
-    made = lively(LlamaConfig(**KERNELS)).to(request.param)
+    made = lively(LlamaConfig(**KERNELS)).to(torch.bfloat16 if layout == HALF_PANELS else dtype).to(dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "SMALLEST", 0)
         patch.setattr(timing, "decided", lambda *given: heads.OURS)
-        packed.pack_layers(made, lambda layers, names: PANELS)
+        packed.pack_layers(made, lambda layers, names: layout)
         target = HFTarget(made)
         without = plan_of(target.runner)
         drafter = EagleDrafter(random_eagle(made), target)
         compile_runner(target, "on")
     plan = target.runner.executor.plan  # type: ignore[attr-defined]
-    assert plan.own_attention and set(plan.packed.values()) == {PANELS}
+    assert plan.own_attention and set(plan.packed.values()) == {layout}
     assert plan.outputs and plan.key != without.key, "what the head needs belongs to the graph's name"
     return target, drafter
 

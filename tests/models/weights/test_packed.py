@@ -20,7 +20,7 @@ from draftwise.models import verdicts
 from draftwise.models.native import kernels
 from draftwise.models.threads import THREADS
 from draftwise.models.weights import packed, timing
-from draftwise.models.weights.layouts import PANELS, TURNED, PackedLinear, TurnedLinear
+from draftwise.models.weights.layouts import KERNELS, TURNED, PackedLinear, TurnedLinear
 from draftwise.models.weights.packed import arrange, choose_precision, layouts, pack_layers
 
 
@@ -121,7 +121,7 @@ def test_layouts_take_turns_and_other_memory_is_read_before_each_timed_pass() ->
 
 
 def test_small_layers_have_our_layout_or_none() -> None:
-    ours = tuple(name for name in NAMES if name == PANELS)
+    ours = tuple(name for name in NAMES if name in KERNELS)
     small, smaller = torch.zeros(1, timing.SMALLEST // 8), torch.zeros(1, timing.SMALLEST // 8 - 1)
     assert timing.possible(small) == timing.possible(small, shared=True, copied=True) == ours
     assert timing.possible(smaller) == timing.possible(small, shared=True) == ()
@@ -211,7 +211,7 @@ def test_without_time_for_a_trial_our_kernel_decides(asked: Any, monkeypatch: py
     has_kernel = kernels.linear_kernel(torch.bfloat16) is not None
     assert (choose_precision(layers())[0].weight.dtype == torch.bfloat16) == has_kernel
     timing.DECIDED.clear()
-    monkeypatch.setattr(kernels, "linear_kernel", lambda dtype: None)
+    monkeypatch.setattr(kernels, "linear_kernel", lambda *dtypes: None)
     assert choose_precision(layers())[0].weight.dtype == torch.float32
 
 

@@ -14,13 +14,13 @@ from transformers.cache_utils import Cache
 from ..attention import Own, traced_heads
 from ..cache_names import name_for
 from ..heads.pairs import PairModel, from_structure
-from ..native.kernels import packed_shape
+from ..native.kernels import HALF, packed_shape
 from ..runner.cache import Plan, RowLayer
 from ..runner.hidden_states import LayerHooks
-from ..weights.layouts import LAYOUTS, PANELS, TURNED, fuse, turn
+from ..weights.layouts import HALF_PANELS, KERNELS, LAYOUTS, TURNED, fuse, turn
 from .blueprint import Blueprint, Unfit, named_tensors
 
-OWN = ("mkl", PANELS)  # layouts whose products TorchInductor cannot express by itself
+OWN = ("mkl", *KERNELS)  # layouts whose products TorchInductor cannot express by itself
 EXAMPLE = (2, 5, 200, 512)  # rows, width, visible slots and slots of the traced pass: all different, none 1
 
 
@@ -113,8 +113,9 @@ class TracedLinear(nn.Module):
 
 def _as_packed(weight: Tensor, layout: str) -> Tensor:
     """A tensor of the shape that the packed weight has, as far as the graph reads it."""
-    if layout == PANELS:
-        return weight.new_empty(packed_shape(weight.shape[0], weight.shape[1], weight.dtype))
+    if layout in KERNELS:
+        stored = HALF if layout == HALF_PANELS else weight.dtype
+        return weight.new_empty(packed_shape(weight.shape[0], weight.shape[1], stored), dtype=stored)
     return weight.t().contiguous() if layout == "columns" else weight
 
 
@@ -166,7 +167,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _shims(plan: Blueprint) -> dict[Any, list[str]]:
-    if PANELS not in plan.packed.values() and not plan.own_attention:
+    if not {*KERNELS} & {*plan.packed.values()} and not plan.own_attention:
         return {}
     from .kernels import SHIMS
 

@@ -9,6 +9,8 @@ extern "C" {
 
 void draftwise_linear_float32(const void *, const void *, const void *, void *, std::int64_t, std::int64_t,
                               std::int64_t);
+void draftwise_linear_widened(const void *, const void *, const void *, void *, std::int64_t, std::int64_t,
+                              std::int64_t);
 void draftwise_linear_bfloat16(const void *, const void *, const void *, void *, std::int64_t, std::int64_t,
                                std::int64_t);
 
@@ -46,18 +48,22 @@ extern "C" {
 // x of shape (..., inputs), contiguous; `shape` has that of the weight, (outputs, inputs).
 std::int32_t aoti_torch_cpu_panel_linear(Tensor x, Tensor packed, Tensor shape, Tensor *bias, Tensor *result) {
     std::int64_t dim, *sizes, *weight, wanted[8], tokens = 1;
-    std::int32_t dtype;
+    std::int32_t dtype, stored;
     if (aoti_torch_get_dim(x, &dim) || dim > 8 || aoti_torch_get_sizes(x, &sizes)) return 1;
     if (aoti_torch_get_sizes(shape, &weight)) return 1;
     for (std::int64_t i = 0; i < dim; i++) wanted[i] = sizes[i];
     for (std::int64_t i = 0; i + 1 < dim; i++) tokens *= sizes[i];
     wanted[dim - 1] = weight[0];
     void *in, *weights, *added = nullptr, *out;
-    if (aoti_torch_get_dtype(x, &dtype) || made(dim, wanted, dtype, result)) return 1;
+    if (aoti_torch_get_dtype(x, &dtype) || aoti_torch_get_dtype(packed, &stored)) return 1;
+    if (made(dim, wanted, dtype, result)) return 1;
     if (data(*result, &out) || data(x, &in) || data(packed, &weights) || (bias && data(*bias, &added))) return 1;
-    if (dtype == aoti_torch_dtype_float32())
+    const bool full = dtype == aoti_torch_dtype_float32(), half = stored == aoti_torch_dtype_bfloat16();
+    if (full && half)
+        draftwise_linear_widened(in, weights, added, out, tokens, weight[0], weight[1]);
+    else if (full && stored == dtype)
         draftwise_linear_float32(in, weights, added, out, tokens, weight[0], weight[1]);
-    else if (dtype == aoti_torch_dtype_bfloat16())
+    else if (half && stored == dtype)
         draftwise_linear_bfloat16(in, weights, added, out, tokens, weight[0], weight[1]);
     else
         return 1;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Sequence
 from ctypes import CDLL, POINTER, RTLD_GLOBAL, Structure, byref, c_float, c_int32, c_int64, c_void_p
-from functools import cache
+from functools import cache, partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -17,6 +17,7 @@ from torch.nn import functional
 from .. import compiler
 from ..verdicts import machine
 
+FEW = 1 << 12  # rows of a weight that are looked at together
 SOURCES = Path(__file__).parent
 TUNED = (
     ("-O3", "-march=native", "-fopenmp"),
@@ -52,17 +53,26 @@ def find_library() -> Path:
     return compiler.library(SOURCES, machine(), options=TUNED, links=links)
 
 
-NAMES = {torch.float32: "draftwise_linear_float32", torch.bfloat16: "draftwise_linear_bfloat16"}
+HALF = torch.bfloat16
+NAMES = {  # of the kernels, by the dtypes of tokens and of stored weights
+    (torch.float32, torch.float32): "draftwise_linear_float32",
+    (torch.float32, HALF): "draftwise_linear_widened",
+    (HALF, HALF): "draftwise_linear_bfloat16",
+}
 
 Product: TypeAlias = Callable[[int, int, int | None, int, int, int, int], None]
 """Addresses of the input, the weights, the bias or None, and the output; tokens, outputs and inputs."""
 
 
 @cache
-def linear_kernel(dtype: torch.dtype) -> Product | None:
-    """The kernel for this dtype, if this machine can make one that computes what PyTorch does."""
-    types = [c_void_p] * 4 + [c_int64] * 3
-    return cast("Product | None", _usable(NAMES.get(dtype), types, check_linear, dtype))
+def linear_kernel(dtype: torch.dtype, stored: torch.dtype | None = None) -> Product | None:
+    """The kernel for tokens of this dtype and weights stored in another one, or in the same.
+
+    None if this machine can make none that computes what PyTorch does.
+    """
+    types, stored = [c_void_p] * 4 + [c_int64] * 3, stored or dtype
+    check = partial(check_linear, stored=stored)
+    return cast("Product | None", _usable(NAMES.get((dtype, stored)), types, check, dtype))
 
 
 def _usable(name: str | None, types: Sequence[Any], check: Callable[..., str], dtype: torch.dtype) -> Any:
@@ -80,38 +90,58 @@ def _usable(name: str | None, types: Sequence[Any], check: Callable[..., str], d
 
 def supports(weight: Tensor) -> bool:
     """Whether a weight can be packed; bfloat16 is multiplied by pairs of inputs."""
-    even = weight.dtype == torch.float32 or weight.shape[-1:].numel() % 2 == 0
+    even = weight.dtype == torch.float32 or _is_even(weight)
     return weight.device.type == "cpu" and even and linear_kernel(weight.dtype) is not None
 
 
-def packed_shape(outputs: int, inputs: int, dtype: torch.dtype) -> tuple[int, ...]:
+def supports_half(weight: Tensor) -> bool:
+    """Whether a float32 weight can be packed in bfloat16, which has each of its values."""
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not _is_even(weight):
+        return False
+    return linear_kernel(torch.float32, HALF) is not None and all(
+        _fits(weight[at : at + FEW]) for at in range(0, len(weight), FEW)
+    )
+
+
+def _is_even(weight: Tensor) -> bool:
+    return weight.shape[-1:].numel() % 2 == 0
+
+
+def _fits(weight: Tensor) -> bool:
+    return not (weight.detach().view(torch.int32) & 0xFFFF).any()
+
+
+def packed_shape(outputs: int, inputs: int, stored: torch.dtype) -> tuple[int, ...]:
     loaded = library()
     assert loaded is not None
     size = int(loaded.draftwise_panel())
     panels = -(-outputs // size)
-    return (panels, inputs, size) if dtype == torch.float32 else (panels, inputs // 2, size, 2)
+    return (panels, inputs, size) if stored == torch.float32 else (panels, inputs // 2, size, 2)
 
 
-def pack(weight: Tensor) -> Tensor:
+def pack(weight: Tensor, stored: torch.dtype | None = None) -> Tensor:
     """A weight of shape (out, in) as panels of outputs, filled up with zeros; bfloat16 by pairs of inputs."""
     outputs, inputs = weight.shape
-    panels, steps, size, *pair = packed_shape(outputs, inputs, weight.dtype)
-    rows = functional.pad(weight, (0, 0, 0, panels * size - outputs))
+    panels, steps, size, *pair = packed_shape(outputs, inputs, stored or weight.dtype)
+    rows = functional.pad(weight.to(stored or weight.dtype), (0, 0, 0, panels * size - outputs))
     return rows.view(panels, size, steps, *pair).transpose(1, 2).contiguous()
 
 
 def linear(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
     """x W^T + b, for x of shape (..., in); `shape` has that of the weight."""
-    product, x = linear_kernel(x.dtype), x.contiguous()
-    assert product is not None and x.dtype == packed.dtype  # what is packed was packed for it
-    outputs, inputs = shape.shape
-    y = x.new_empty(*x.shape[:-1], outputs)
+    product = linear_kernel(x.dtype, packed.dtype)
+    assert product is not None  # what is packed was packed for it
+    return _applied(product, x.contiguous(), packed, len(shape), bias)
+
+
+def _applied(product: Product, x: Tensor, packed: Tensor, outputs: int, bias: Tensor | None) -> Tensor:
+    y, inputs = x.new_empty(*x.shape[:-1], outputs), x.shape[-1]
     added = None if bias is None else bias.data_ptr()
     product(x.data_ptr(), packed.data_ptr(), added, y.data_ptr(), x.numel() // inputs, outputs, inputs)
     return y
 
 
-def check_linear(product: Product, dtype: torch.dtype) -> str:
+def check_linear(product: Product, dtype: torch.dtype, stored: torch.dtype) -> str:
     """What is wrong with a kernel, compared with PyTorch, in a few words.
 
     Tried are shapes that fill no panel, every tile, and more inputs than are multiplied at a time.
@@ -121,17 +151,20 @@ def check_linear(product: Product, dtype: torch.dtype) -> str:
     for outputs, inputs in ((1, 2), (37, 18), (200, 64), (40, 1100)):
         shapes = (26, inputs), (outputs, inputs), (outputs,)
         x, weight, bias = ((torch.rand(*shape, generator=rng) - 0.5).to(dtype) for shape in shapes)
-        packed, expected = pack(weight), functional.linear(x.double(), weight.double(), bias.double())
+        weight = weight.to(stored).to(dtype)
+        expected, packed = functional.linear(x.double(), weight.double(), bias.double()), pack(weight, stored)
         rows = []
         for tokens in range(1, len(x) + 1):
-            y = torch.empty(tokens, outputs, dtype=dtype)
-            at, weights, added, out = (t.data_ptr() for t in (x, packed, bias, y))
-            product(at, weights, added, out, tokens, outputs, inputs)
+            y = _applied(product, x[:tokens], packed, outputs, bias)
             if not torch.allclose(y.double(), expected[:tokens], rtol=near, atol=near):
                 return "it computes something else than PyTorch"
             rows.append(y[0])
         if not all(torch.equal(row, rows[0]) for row in rows):
             return "its results depend on the number of tokens"
+        if stored != dtype:
+            full = linear_kernel(dtype)
+            if full is None or not torch.equal(_applied(full, x, pack(weight), outputs, bias), y):
+                return f"its results are not those of weights in {dtype}"
     return ""
 
 

@@ -1,5 +1,7 @@
 // y = x W^T + b for weights that lie in panels of some outputs, the last panel filled up with zeros: float32 as
-// (panels, inputs, PANEL), bfloat16 as (panels, inputs / 2, PANEL, 2). Sums are float32.
+// (panels, inputs, PANEL), bfloat16 as (panels, inputs / 2, PANEL, 2). Sums are float32. Weights in bfloat16 are
+// multiplied with tokens in bfloat16, or with tokens in float32: then the sums are those of the same weights in
+// float32, bit for bit, of half the memory.
 //
 // A sum runs over the inputs in their order, in one accumulator for each output. So the result for a token does
 // not depend on how many tokens are multiplied together, nor on the number of threads. Many tokens are multiplied
@@ -30,9 +32,11 @@ constexpr int MOST = least(HELD, LANES == 16 ? 12 : 6);  // tokens at a time
 constexpr int WIDEST = least(HELD, LANES == 16 ? 2 : 4);  // panels at a time
 constexpr std::int64_t BLOCK = 512;  // inputs
 
-// How the weights of LANES outputs and an input, or a pair of inputs, are multiplied.
+// How the weights of LANES outputs and an input, or a pair of inputs, are multiplied: an Element is a stored weight,
+// a Value belongs to a token.
 struct Float32 {
     using Element = float;
+    using Value = float;
     static constexpr int STEP = 1;  // inputs
     using Weights = Vector;
     using Input = float;
@@ -41,26 +45,10 @@ struct Float32 {
     static Vector add(Vector sum, Input input, Weights weights) { return sum + input * weights; }
 };
 
-struct BFloat16 {
+struct Widened {
     using Element = Half;
+    using Value = float;
     static constexpr int STEP = 2;
-#if defined(__AVX512BF16__)
-    using Weights = __m512bh;
-    using Input = __m512bh;
-    static Weights weights(const Element *at) {
-        Weights found;
-        std::memcpy(&found, at, sizeof found);
-        return found;
-    }
-    static Input input(const Element *at) {
-        std::int32_t pair;
-        std::memcpy(&pair, at, sizeof pair);
-        return (__m512bh)_mm512_set1_epi32(pair);
-    }
-    static Vector add(Vector sum, Input input, Weights weights) {
-        return (Vector)_mm512_dpbf16_ps((__m512)sum, input, weights);
-    }
-#else
     struct Weights {
         Vector first, second;
     };
@@ -77,16 +65,44 @@ struct BFloat16 {
         std::memcpy(&found.second, &second, sizeof second);
         return found;
     }
-    static Input input(const Element *at) { return Input{wide(at[0]), wide(at[1])}; }
+    static Input input(const float *at) { return Input{at[0], at[1]}; }
     static Vector add(Vector sum, Input input, Weights weights) {
         return sum + input.first * weights.first + input.second * weights.second;
     }
-#endif
 };
+
+#if defined(__AVX512BF16__)
+struct BFloat16 {
+    using Element = Half;
+    using Value = Half;
+    static constexpr int STEP = 2;
+    using Weights = __m512bh;
+    using Input = __m512bh;
+    static Weights weights(const Element *at) {
+        Weights found;
+        std::memcpy(&found, at, sizeof found);
+        return found;
+    }
+    static Input input(const Value *at) {
+        std::int32_t pair;
+        std::memcpy(&pair, at, sizeof pair);
+        return (__m512bh)_mm512_set1_epi32(pair);
+    }
+    static Vector add(Vector sum, Input input, Weights weights) {
+        return (Vector)_mm512_dpbf16_ps((__m512)sum, input, weights);
+    }
+};
+#else
+struct BFloat16 : Widened {
+    using Value = Half;
+    static Input input(const Value *at) { return Input{wide(at[0]), wide(at[1])}; }
+};
+#endif
 
 template <class Kind>
 struct Product {
-    const typename Kind::Element *x, *w;
+    const typename Kind::Value *x;
+    const typename Kind::Element *w;
     std::int64_t tokens, outputs, inputs;
 };
 
@@ -176,7 +192,7 @@ void finish(float *sums, const Half *bias, Half *y, std::int64_t count) {
 // Some panels for all tokens: as many panels at a time as the registers hold, then fewer. Sums of float32 are made
 // where the result belongs.
 template <class Kind>
-void columns(const Product<Kind> &p, const typename Kind::Element *bias, typename Kind::Element *y,
+void columns(const Product<Kind> &p, const typename Kind::Value *bias, typename Kind::Value *y,
              std::int64_t panel, std::int64_t end) {
     static thread_local std::vector<float> memory;
     constexpr bool direct = sizeof(*y) == sizeof(float);
@@ -197,7 +213,7 @@ void columns(const Product<Kind> &p, const typename Kind::Element *bias, typenam
 }
 
 template <class Kind>
-void run(const Product<Kind> &p, const typename Kind::Element *bias, typename Kind::Element *y) {
+void run(const Product<Kind> &p, const typename Kind::Value *bias, typename Kind::Value *y) {
     if (!p.tokens) return;
     const std::int64_t all = (p.outputs + PANEL - 1) / PANEL;
 #if defined(_OPENMP)
@@ -220,6 +236,11 @@ std::int64_t draftwise_panel() { return PANEL; }
 void draftwise_linear_float32(const float *x, const float *w, const float *bias, float *y, std::int64_t tokens,
                               std::int64_t outputs, std::int64_t inputs) {
     run<Float32>({x, w, tokens, outputs, inputs}, bias, y);
+}
+
+void draftwise_linear_widened(const float *x, const Half *w, const float *bias, float *y, std::int64_t tokens,
+                              std::int64_t outputs, std::int64_t inputs) {
+    run<Widened>({x, w, tokens, outputs, inputs}, bias, y);
 }
 
 void draftwise_linear_bfloat16(const Half *x, const Half *w, const Half *bias,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from ..native import kernels as panels
 MKLDNN: Any = torch.ops.mkldnn
 MKL: Any = torch.ops.mkl
 PANELS = "panels"
+HALF_PANELS = "bfloat16-panels"  # of float32 weights that bfloat16 has: the same products, half the memory
+KERNELS = (HALF_PANELS, PANELS)  # by our own, the better one first
 TOKENS = 9  # per pass, for which MKL packs; it multiplies any number
 
 
@@ -72,6 +75,7 @@ LAYOUTS = {
     "onednn": Layout(_onednn, lambda weight: MKLDNN._reorder_linear_weight(weight, None), _by_onednn),
     "mkl": Layout(_mkl, lambda weight: MKL._mkl_reorder_linear_weight(weight, TOKENS), _by_mkl),
     PANELS: Layout(panels.supports, panels.pack, panels.linear),
+    HALF_PANELS: Layout(panels.supports_half, partial(panels.pack, stored=panels.HALF), panels.linear),
 }
 TURNED = "turned"  # stored as it is: the product is computed as (W x^T)^T
 

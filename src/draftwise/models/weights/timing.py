@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from .. import verdicts
 from ..verdicts import finish, machine, save_answer, trials
-from .layouts import LAYOUTS, PANELS, TURNED, PackedLinear, floats, joined, turn
+from .layouts import KERNELS, LAYOUTS, PANELS, TURNED, PackedLinear, floats, joined, turn
 
 WIDTHS: tuple[int, ...] = (1, 5, 9, 17)  # tokens per pass: plain decoding, and drafts of 4, 8 and 16 tokens
 DRAFTING: tuple[int, ...] = (1, 2, 4)  # tokens per pass of a head: a step of a draft, an accepted round
@@ -151,7 +151,7 @@ def possible(weight: Tensor, *, shared: bool = False, copied: bool = False) -> t
     """A weight's layouts other than its own; a shared one may be turned, and if `copied` stored twice."""
     size = weight.numel()
     large = size >= SMALLEST
-    fitting = [name for name in LAYOUTS if large or (name == PANELS and OURS * size >= SMALLEST)]
+    fitting = [name for name in LAYOUTS if large or (name in KERNELS and OURS * size >= SMALLEST)]
     stored = [name for name in fitting if LAYOUTS[name].supports(weight)] * (copied or not shared)
     return (*[TURNED] * (large and shared and floats(weight)), *stored)
 
@@ -163,7 +163,7 @@ def first(layers: Sequence[nn.Linear], names: Sequence[str], widths: Sequence[in
 
 def alone(layers: Sequence[nn.Linear], names: Sequence[str]) -> str:
     """Our own layout, if there is one: its kernel computes the same bits for a token in every pass."""
-    return PANELS if PANELS in names else first(layers, names)
+    return next((name for name in KERNELS if name in names), "") or first(layers, names)
 
 
 def always(groups: Sequence[Sequence[nn.Linear]]) -> bool:
