@@ -31,7 +31,8 @@ from draftwise.models.runner.executors.eager import Eager
 from draftwise.models.runner.executors.exact import Agreement, ExactCompiler, passes_agree
 from draftwise.models.runner.executors.functions import PassShape
 from draftwise.models.weights import packed, timing
-from draftwise.models.weights.layouts import HALF_PANELS, PANELS
+from draftwise.models.weights.layouts import KERNELS as OURS
+from draftwise.models.weights.layouts import PANELS
 from draftwise.models.weights.packed import arrange, layout_of
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Stateless, loop_with, written
@@ -334,7 +335,7 @@ def test_a_model_in_training_mode_writes_what_it_does_in_the_other() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("values", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("values", [torch.float32, torch.bfloat16, torch.float16])
 def test_on_a_cpu_weights_and_attention_are_of_our_kernels(
     dtype: torch.dtype, values: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,8 +350,12 @@ def test_on_a_cpu_weights_and_attention_are_of_our_kernels(
         arrange(made, "auto", exact=exact_)
         layouts = {layout_of(part) for part in made.modules()} - {""}
         used.append((layouts, own_attention(made, [(0, 2, 16, 2, 16)], exact=exact_)))
-    assert not {HALF_PANELS, PANELS} & used[0][0] and not used[0][1]
-    best = HALF_PANELS if (dtype, values) == (torch.float32, torch.bfloat16) else PANELS
+    assert not {*OURS} & used[0][0] and not used[0][1]
+    short = {
+        (torch.float32, torch.bfloat16): "bfloat16-panels",
+        (torch.float32, torch.float16): "float16-panels",
+    }
+    best = short.get((dtype, values), PANELS)
     assert used[1] == ({best}, True)
 
 

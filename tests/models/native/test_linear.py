@@ -10,7 +10,7 @@ from torch import nn
 
 from draftwise.models.native import kernels as panels
 from draftwise.models.weights import timing
-from draftwise.models.weights.layouts import HALF_PANELS, LAYOUTS, PANELS, PackedLinear
+from draftwise.models.weights.layouts import LAYOUTS, PANELS, SHORT, PackedLinear
 
 made = pytest.mark.skipif(panels.linear_kernel(torch.float32) is None, reason="no C++ compiler here")
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -70,30 +70,36 @@ def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_thre
 @made
 @pytest.mark.parametrize("outputs", [1, 17, 200])
 @pytest.mark.parametrize("inputs", [2, 14, 1100])
-def test_weights_that_fit_in_half_have_the_products_of_float32(outputs: int, inputs: int) -> None:
-    """Bit for bit, with every number of tokens, with extreme values and none."""
+@pytest.mark.parametrize("name", SHORT)
+def test_weights_that_fit_in_half_have_the_products_of_float32(outputs: int, inputs: int, name: str) -> None:
+    """Bit for bit, with every number of tokens, and with extreme values."""
     torch.manual_seed(0)
     layer = nn.Linear(inputs, outputs)
-    layer.weight.data = layer.weight.data.bfloat16().float()
-    layer.weight.data[0, :2] = torch.tensor([3e38, -1e-38]).bfloat16().float()
-    assert LAYOUTS[HALF_PANELS].supports(layer.weight)
-    half, full = PackedLinear(layer, HALF_PANELS), PackedLinear(layer, PANELS)
-    assert half.packed.dtype == torch.bfloat16 and 2 * half.packed.nbytes == full.packed.nbytes
+    range_ = torch.finfo(SHORT[name])
+    layer.weight.data[0, :2] = torch.tensor([range_.max, -range_.smallest_normal / 4])
+    layer.weight.data = layer.weight.data.to(SHORT[name]).float()
+    assert LAYOUTS[name].supports(layer.weight)
+    half, full = PackedLinear(layer, name), PackedLinear(layer, PANELS)
+    assert half.packed.dtype == SHORT[name] and 2 * half.packed.nbytes == full.packed.nbytes
     for tokens in (0, *range(1, 15), 40):
         x = torch.randn(tokens, inputs)
         assert torch.equal(half(x), full(x))
 
 
 @made
-def test_a_weight_is_stored_in_half_only_if_that_loses_nothing() -> None:
-    fits = LAYOUTS[HALF_PANELS].supports
-    weight = torch.randn(panels.FEW + 3, 4).bfloat16().float()
+@pytest.mark.parametrize("name", SHORT)
+def test_a_weight_is_stored_in_half_only_if_that_loses_nothing(name: str) -> None:
+    fits, dtype = LAYOUTS[name].supports, SHORT[name]
+    weight = torch.randn(panels.FEW + 3, 4).to(dtype).float()
     assert fits(weight) and fits(weight.t().contiguous()[:, :10]) and fits(nn.Parameter(weight))
-    assert not fits(weight[:, :3]) and not fits(weight.bfloat16()) and not fits(weight.double())
+    assert fits(weight[:, :3]) == (dtype == torch.float16), "bfloat16 is multiplied by pairs of inputs"
+    assert not fits(weight.to(dtype)) and not fits(weight.double())
     for place in (0, -1):
         other = weight.clone()
         other[place, place] = torch.nextafter(other[place, place], torch.tensor(9.0))
         assert not fits(other)
+    weight[1, 1] = 3e38 if dtype == torch.float16 else torch.nan
+    assert not fits(weight)
 
 
 @made

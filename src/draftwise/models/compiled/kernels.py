@@ -12,7 +12,7 @@ from torch._inductor.ir import TensorBox
 from torch._inductor.lowering import register_lowering
 from torch._inductor.utils import sympy_product
 
-from ..weights.layouts import HALF_PANELS, PANELS
+from ..weights.layouts import KERNELS
 
 Product: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
@@ -59,7 +59,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float) -> 
     return query.new_empty(rows, width, heads, value.shape[3])
 
 
-PRODUCTS: dict[str, Product] = {"mkl": mkl_linear, PANELS: _by_panels, HALF_PANELS: _by_panels}
+PRODUCTS: dict[str, Product] = {"mkl": mkl_linear} | dict.fromkeys(KERNELS, _by_panels)
 SHIMS = {
     torch.ops.draftwise.panel_linear.default: [
         "AOTITorchError aoti_torch_cpu_panel_linear(AtenTensorHandle x, AtenTensorHandle packed, "

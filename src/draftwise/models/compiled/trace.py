@@ -14,10 +14,10 @@ from transformers.cache_utils import Cache
 from ..attention import Own, traced_heads
 from ..cache_names import name_for
 from ..heads.pairs import PairModel, from_structure
-from ..native.kernels import HALF, packed_shape
+from ..native.kernels import packed_shape
 from ..runner.cache import Plan, RowLayer
 from ..runner.hidden_states import LayerHooks
-from ..weights.layouts import HALF_PANELS, KERNELS, LAYOUTS, TURNED, fuse, turn
+from ..weights.layouts import KERNELS, LAYOUTS, SHORT, TURNED, fuse, turn
 from .blueprint import Blueprint, Unfit, named_tensors
 
 OWN = ("mkl", *KERNELS)  # layouts whose products TorchInductor cannot express by itself
@@ -114,7 +114,7 @@ class TracedLinear(nn.Module):
 def _as_packed(weight: Tensor, layout: str) -> Tensor:
     """A tensor of the shape that the packed weight has, as far as the graph reads it."""
     if layout in KERNELS:
-        stored = HALF if layout == HALF_PANELS else weight.dtype
+        stored = SHORT.get(layout, weight.dtype)
         return weight.new_empty(packed_shape(weight.shape[0], weight.shape[1], stored), dtype=stored)
     return weight.t().contiguous() if layout == "columns" else weight
 

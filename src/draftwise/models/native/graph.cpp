@@ -11,6 +11,8 @@ void draftwise_linear_float32(const void *, const void *, const void *, void *, 
                               std::int64_t);
 void draftwise_linear_widened(const void *, const void *, const void *, void *, std::int64_t, std::int64_t,
                               std::int64_t);
+void draftwise_linear_widened_float16(const void *, const void *, const void *, void *, std::int64_t,
+                                      std::int64_t, std::int64_t);
 void draftwise_linear_bfloat16(const void *, const void *, const void *, void *, std::int64_t, std::int64_t,
                                std::int64_t);
 
@@ -25,6 +27,7 @@ std::int32_t aoti_torch_empty_strided(std::int64_t, const std::int64_t *, const 
 std::int32_t aoti_torch_get_dtype(Tensor, std::int32_t *);
 std::int32_t aoti_torch_dtype_float32();
 std::int32_t aoti_torch_dtype_bfloat16();
+std::int32_t aoti_torch_dtype_float16();
 std::int32_t aoti_torch_device_type_cpu();
 
 }
@@ -61,6 +64,8 @@ std::int32_t aoti_torch_cpu_panel_linear(Tensor x, Tensor packed, Tensor shape, 
     const bool full = dtype == aoti_torch_dtype_float32(), half = stored == aoti_torch_dtype_bfloat16();
     if (full && half)
         draftwise_linear_widened(in, weights, added, out, tokens, weight[0], weight[1]);
+    else if (full && stored == aoti_torch_dtype_float16())
+        draftwise_linear_widened_float16(in, weights, added, out, tokens, weight[0], weight[1]);
     else if (full && stored == dtype)
         draftwise_linear_float32(in, weights, added, out, tokens, weight[0], weight[1]);
     else if (half && stored == dtype)

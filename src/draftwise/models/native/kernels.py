@@ -53,11 +53,11 @@ def find_library() -> Path:
     return compiler.library(SOURCES, machine(), options=TUNED, links=links)
 
 
-HALF = torch.bfloat16
 NAMES = {  # of the kernels, by the dtypes of tokens and of stored weights
     (torch.float32, torch.float32): "draftwise_linear_float32",
-    (torch.float32, HALF): "draftwise_linear_widened",
-    (HALF, HALF): "draftwise_linear_bfloat16",
+    (torch.float32, torch.bfloat16): "draftwise_linear_widened",
+    (torch.float32, torch.float16): "draftwise_linear_widened_float16",
+    (torch.bfloat16, torch.bfloat16): "draftwise_linear_bfloat16",
 }
 
 Product: TypeAlias = Callable[[int, int, int | None, int, int, int, int], None]
@@ -88,27 +88,19 @@ def _usable(name: str | None, types: Sequence[Any], check: Callable[..., str], d
     return function
 
 
-def supports(weight: Tensor) -> bool:
-    """Whether a weight can be packed; bfloat16 is multiplied by pairs of inputs."""
-    even = weight.dtype == torch.float32 or _is_even(weight)
-    return weight.device.type == "cpu" and even and linear_kernel(weight.dtype) is not None
-
-
-def supports_half(weight: Tensor) -> bool:
-    """Whether a float32 weight can be packed in bfloat16, which has each of its values."""
-    if weight.device.type != "cpu" or weight.dtype != torch.float32 or not _is_even(weight):
+def supports(weight: Tensor, stored: torch.dtype | None = None) -> bool:
+    """Whether a weight can be packed in a precision, its own or a shorter one, and keeps all its values."""
+    stored = stored or weight.dtype
+    if weight.device.type != "cpu" or (weight.dtype, stored) not in NAMES:
         return False
-    return linear_kernel(torch.float32, HALF) is not None and all(
-        _fits(weight[at : at + FEW]) for at in range(0, len(weight), FEW)
-    )
+    if stored == torch.bfloat16 and weight.shape[-1:].numel() % 2:  # multiplied by pairs of inputs
+        return False
+    return linear_kernel(weight.dtype, stored) is not None and _fits(weight.detach(), stored)
 
 
-def _is_even(weight: Tensor) -> bool:
-    return weight.shape[-1:].numel() % 2 == 0
-
-
-def _fits(weight: Tensor) -> bool:
-    return not (weight.detach().view(torch.int32) & 0xFFFF).any()
+def _fits(weight: Tensor, stored: torch.dtype) -> bool:
+    parts = (weight[at : at + FEW] for at in range(0, len(weight), FEW))
+    return stored == weight.dtype or all(torch.equal(part, part.to(stored).to(part.dtype)) for part in parts)
 
 
 def packed_shape(outputs: int, inputs: int, stored: torch.dtype) -> tuple[int, ...]:
@@ -116,7 +108,7 @@ def packed_shape(outputs: int, inputs: int, stored: torch.dtype) -> tuple[int, .
     assert loaded is not None
     size = int(loaded.draftwise_panel())
     panels = -(-outputs // size)
-    return (panels, inputs, size) if stored == torch.float32 else (panels, inputs // 2, size, 2)
+    return (panels, inputs // 2, size, 2) if stored == torch.bfloat16 else (panels, inputs, size)
 
 
 def pack(weight: Tensor, stored: torch.dtype | None = None) -> Tensor:
@@ -262,14 +254,15 @@ def check_attention(attend: Attend, dtype: torch.dtype) -> str:
     return ""
 
 
-DTYPES = (torch.float32, torch.bfloat16)
-
-
 def kernels() -> list[str]:
-    parts = {"linear": linear_kernel, "attention": attention_kernel}
-    return [
-        f"{name} {str(dtype).removeprefix('torch.')}"
-        for name, kernel in parts.items()
-        for dtype in DTYPES
-        if kernel(dtype) is not None
+    """Return the names of the kernels that this machine can make."""
+
+    def said(dtype: torch.dtype) -> str:
+        return str(dtype).removeprefix("torch.")
+
+    products = [
+        f"linear {said(dtype)}" + (f" of {said(stored)} weights" if stored != dtype else "")
+        for dtype, stored in NAMES
+        if linear_kernel(dtype, stored) is not None
     ]
+    return products + [f"attention {said(dtype)}" for dtype in NEAR if attention_kernel(dtype) is not None]

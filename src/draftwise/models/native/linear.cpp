@@ -1,7 +1,7 @@
 // y = x W^T + b for weights that lie in panels of some outputs, the last panel filled up with zeros: float32 as
 // (panels, inputs, PANEL), bfloat16 as (panels, inputs / 2, PANEL, 2). Sums are float32. Weights in bfloat16 are
 // multiplied with tokens in bfloat16, or with tokens in float32: then the sums are those of the same weights in
-// float32, bit for bit, of half the memory.
+// float32, bit for bit, of half the memory. So are those of weights in float16, which lie as in float32.
 //
 // A sum runs over the inputs in their order, in one accumulator for each output. So the result for a token does
 // not depend on how many tokens are multiplied together, nor on the number of threads. Many tokens are multiplied
@@ -15,8 +15,9 @@
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__) || defined(__F16C__)
 #include <immintrin.h>
+#define DRAFTWISE_FLOAT16
 #endif
 
 namespace {
@@ -70,6 +71,19 @@ struct Widened {
         return sum + input.first * weights.first + input.second * weights.second;
     }
 };
+
+#if defined(DRAFTWISE_FLOAT16)
+struct WidenedFloat16 : Float32 {
+    using Element = Half;
+    static Weights weights(const Element *at) {
+#if defined(__AVX512F__)
+        return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)));
+#else
+        return (Vector)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(at)));
+#endif
+    }
+};
+#endif
 
 #if defined(__AVX512BF16__)
 struct BFloat16 {
@@ -241,6 +255,14 @@ void draftwise_linear_float32(const float *x, const float *w, const float *bias,
 void draftwise_linear_widened(const float *x, const Half *w, const float *bias, float *y, std::int64_t tokens,
                               std::int64_t outputs, std::int64_t inputs) {
     run<Widened>({x, w, tokens, outputs, inputs}, bias, y);
+}
+
+// Nothing where the processor has no such numbers: a check finds that out before the kernel is used.
+void draftwise_linear_widened_float16(const float *x, const Half *w, const float *bias, float *y,
+                                      std::int64_t tokens, std::int64_t outputs, std::int64_t inputs) {
+#if defined(DRAFTWISE_FLOAT16)
+    run<WidenedFloat16>({x, w, tokens, outputs, inputs}, bias, y);
+#endif
 }
 
 void draftwise_linear_bfloat16(const Half *x, const Half *w, const Half *bias,

@@ -21,8 +21,9 @@ from ..native import kernels as panels
 MKLDNN: Any = torch.ops.mkldnn
 MKL: Any = torch.ops.mkl
 PANELS = "panels"
-HALF_PANELS = "bfloat16-panels"  # of float32 weights that bfloat16 has: the same products, half the memory
-KERNELS = (HALF_PANELS, PANELS)  # by our own, the better one first
+# Of float32 weights that a shorter precision has: the same products, bit for bit, of half the memory.
+SHORT = {"bfloat16-panels": torch.bfloat16, "float16-panels": torch.float16}
+KERNELS = (*SHORT, PANELS)  # our own, the best one first
 TOKENS = 9  # per pass, for which MKL packs; it multiplies any number
 
 
@@ -70,12 +71,18 @@ def _by_mkl(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Te
     return y
 
 
+def _shortens(dtype: torch.dtype, weight: Tensor) -> bool:
+    return weight.dtype == torch.float32 and panels.supports(weight, dtype)
+
+
 LAYOUTS = {
     "columns": Layout(floats, lambda weight: weight.t().contiguous(), _by_columns),
     "onednn": Layout(_onednn, lambda weight: MKLDNN._reorder_linear_weight(weight, None), _by_onednn),
     "mkl": Layout(_mkl, lambda weight: MKL._mkl_reorder_linear_weight(weight, TOKENS), _by_mkl),
     PANELS: Layout(panels.supports, panels.pack, panels.linear),
-    HALF_PANELS: Layout(panels.supports_half, partial(panels.pack, stored=panels.HALF), panels.linear),
+} | {
+    name: Layout(partial(_shortens, dtype), partial(panels.pack, stored=dtype), panels.linear)
+    for name, dtype in SHORT.items()
 }
 TURNED = "turned"  # stored as it is: the product is computed as (W x^T)^T
 
