@@ -152,7 +152,7 @@ def told(name: str) -> list[str]:
     parts = [options(part, named=True) for part in (chooser, getattr(policy, "bank", None)) if part]
     parts += [options(rule) for rule in getattr(policy, "moving", ()) if rule]
     if isinstance(recorder, Bandit):
-        assert recorder.longest == max(1, *(arm.length for arm in policy.arms), 1)
+        assert recorder.longest == max(arm.length for arm in policy.arms)
         assert recorder.reads == ({"overlap", "rows"} if recorder.reward is block_divergence else set())
     reward = getattr(recorder, "reward", recorder)
     parts += ["best"] if getattr(policy, "play", "") == "best" else []

@@ -163,7 +163,7 @@ class RequestRound:
         return Verdict((), scores.choice(-1))
 
     def append_tokens(self) -> None:
-        """Append the verified tokens, cut at the end of the text; returns whether the text ends."""
+        """Append the verified tokens, cut at the end of the text, which then is done."""
         request, verdict = self.request, self.verdict
         new = [self.draft.tokens[i] for i in verdict.path]
         if not self.is_over:

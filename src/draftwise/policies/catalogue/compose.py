@@ -114,5 +114,5 @@ def worth(reward: str, arms: Sequence[Arm], usual: str) -> str:
 
 def recorder(arms: Sequence[Arm], name: str) -> Bandit:
     """Bandit feedback by the reward of this name."""
-    longest = max(max(arm.length for arm in arms), 1)
+    longest = max(arm.length for arm in arms)
     return Bandit(reward(name), longest, READS.get(name, frozenset()))
