@@ -129,7 +129,7 @@ class RequestRound:
                 self.verdict = self._salvage(path, error, scores)
             self.append_tokens()
         except Exception as error:
-            self.is_poisoned = not path and has_nan(scores)
+            self.is_poisoned = not path and not self.request.sampling.processors and has_nan(scores)
             self.fail(error)
 
     def withdraw(self) -> None:
