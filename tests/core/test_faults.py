@@ -380,14 +380,17 @@ def test_a_drafted_token_that_the_target_reads_as_nan_costs_no_text(value: float
     assert loop.faults["one"] == 1
 
 
-def test_a_target_whose_own_logits_are_nan_is_no_fault_of_a_drafter() -> None:
-    made = model("llama", scale=5.0)
+@pytest.mark.parametrize("policy", ["static-2", "none"])
+def test_a_target_whose_own_logits_are_nan_is_no_fault_of_a_drafter(policy: str) -> None:
+    """A processor is asked about its prefix once all the same."""
+    made, asked = model("llama", scale=5.0), Counting()
     with torch.no_grad():
         made.lm_head.weight[3] = torch.nan
-    loop = loop_with(HFTarget(made), {"one": DraftsOne()}, "static-2")
-    start(loop, 1, tokens=9)
+    loop = loop_with(HFTarget(made), {"one": DraftsOne()}, policy)
+    loop.add([0], Sampling(max_new_tokens=9, processors=(asked,)))
     failed = finish(loop, {})
     assert "logits are NaN" in failed[0].fault and not loop.faults["one"]
+    assert asked.calls == [[0]]
 
 
 @pytest.mark.parametrize("row", [[float("nan")] * V, ["a"] * V, [None] * V, [float("inf")] * V])
