@@ -28,6 +28,16 @@ from .policies.catalogue import Method, default, method, weighs_cascades
 from .specs import DrafterSpec, ModelSpec, PolicySpec, name_cascades, parse_drafter, parse_policy
 
 LOG = getLogger(__name__)
+IDLE: tuple[registry.Idle, ...] = (
+    ("first", lambda given: given.get("instead") or given.get("match"), "leave it out"),
+    ("sinks", lambda given: not given.get("window"), "add window"),
+    # Of heads: the chain of a model is sampled whatever its siblings.
+    ("sample", lambda given: "top" in given and given["width"] > 1, "a tree is never sampled: leave it out"),
+    *(
+        (name, lambda given: given.get("tree") == "fixed" and given["width"] > 1, "leave it out")
+        for name in ("top", "rescore")
+    ),
+)
 
 
 def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any, Any]:
@@ -100,7 +110,7 @@ def check_drafters(drafters: Sequence[DrafterSpec]) -> None:
             check_file(spec.path)
         elif spec.is_model and not expanded(spec.path).is_dir():
             _check_model(spec)
-        registry.read_options("drafters", spec)
+        registry.refuse_idle("drafters", spec, spec.text, IDLE)
 
 
 def _check_model(spec: DrafterSpec) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from draftwise.cli import main, show
 from draftwise.cli.streams import to_stderr
+from draftwise.cli.train import _report
 from draftwise.core.round import Stats
 from draftwise.generation.output import Output
 from tests.measure.report import folder as made
@@ -43,6 +44,12 @@ def one_line(result: Result, *said: str) -> None:
 @pytest.mark.parametrize("verb", ["models --json", "--help"])
 def test_a_full_disk_behind_standard_output(verb: str) -> None:
     one_line(shell(f"$D {verb} > {FULL}"), "cannot write the output: No space left on device;")
+
+
+def test_what_was_trained_is_reported_with_whole_numbers_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    _report({"before": {"rounds": 9}, "after": {"rounds": 242, "acceptance_rate": 1.0}}, Path("made"))
+    words = capsys.readouterr().out.split()
+    assert {"9", "242", "1.000"} <= set(words) and "242.000" not in words
 
 
 def test_a_closed_standard_output_is_no_fault() -> None:

@@ -30,7 +30,7 @@ from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget
 from tests.core.test_loop import P, V, counted, good, make
-from tests.core.turns import group_tokens, loop_with
+from tests.core.turns import Stateless, group_tokens, loop_with
 from tests.tiny import VOCAB, model, own_text
 
 PROMPTS = [[3, 5, 3, 5, 3], [7, 2, 9], [4, 4, 8, 1, 6, 2, 2], [11]]
@@ -345,6 +345,52 @@ def test_rows_of_any_form_are_read_and_others_are_a_fault(rows: str) -> None:
     assert group_tokens(rounds) == [own_text(made, p, 9) for p in PROMPTS[:2]]
     assert all(len(round.logprobs) == len(round.tokens) for round in rounds)
     assert loop.faults["odd"] == (rows in ("none", "text"))
+
+
+class DraftsOne(Stateless):
+    """Drafts one token, twice, for the first request."""
+
+    def one(self, job: Job) -> Draft:
+        return Draft.chain([17] * min(2, job.length)) if job.request.id == 0 else Draft()
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "seed": 1}, {"processors": True}])
+def test_a_drafted_token_that_the_target_reads_as_nan_costs_no_text(value: float, settings: Any) -> None:
+    """Attention spreads NaN to the tokens before it, and later from where a shorter text holds it."""
+    made, plain = model("llama", scale=5.0), model("llama", scale=5.0)
+    with torch.no_grad():
+        made.get_input_embeddings().weight[17] = value
+    prompts = [PROMPTS[1], PROMPTS[0]]
+
+    def write(loop: Loop) -> dict[int, list[int]]:
+        own = [{"processors": (Counting(),)} if "processors" in settings else settings for _ in prompts]
+        for prompt, more in zip(prompts, own, strict=True):
+            loop.add(prompt, Sampling(max_new_tokens=9, **more))
+        texts = {round.request: list(round.tokens) for round in loop.step()}
+        if isinstance(loop.target, HFTarget):
+            layers = loop.target.runner.cache.rows
+            assert all(held.isfinite().all() for layer in layers for held in layer.tensors)
+        assert not finish(loop, texts)
+        return texts
+
+    loop = loop_with(HFTarget(made), {"one": DraftsOne()}, "static-2")
+    wanted = write(loop_with(HFTarget(plain), {}, "none"))
+    assert write(loop) == wanted and not any(17 in text for text in wanted.values())
+    assert loop.faults["one"] == 1
+
+
+@pytest.mark.parametrize("policy", ["static-2", "none"])
+def test_a_target_whose_own_logits_are_nan_is_no_fault_of_a_drafter(policy: str) -> None:
+    """A processor is asked about its prefix once all the same."""
+    made, asked = model("llama", scale=5.0), Counting()
+    with torch.no_grad():
+        made.lm_head.weight[3] = torch.nan
+    loop = loop_with(HFTarget(made), {"one": DraftsOne()}, policy)
+    loop.add([0], Sampling(max_new_tokens=9, processors=(asked,)))
+    failed = finish(loop, {})
+    assert "logits are NaN" in failed[0].fault and not loop.faults["one"]
+    assert asked.calls == [[0]]
 
 
 @pytest.mark.parametrize("row", [[float("nan")] * V, ["a"] * V, [None] * V, [float("inf")] * V])

@@ -4,6 +4,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable
+from errno import ENOMEM
 from pathlib import Path
 from typing import Any
 
@@ -222,3 +223,35 @@ def test_dtype_and_device_are_checked(tiny: Path) -> None:
     assert "'int4'" in refused(str(tiny), dtype="int4")
     with pytest.raises(UserError, match="'abacus'"):
         load_model(str(tiny), device="abacus")
+
+
+def allocate_too_much() -> None:
+    torch.empty(1 << 58)
+
+
+def give_out(error: BaseException) -> None:
+    raise error
+
+
+NO_MEMORY: dict[str, Callable[[], None]] = {
+    "device": lambda: give_out(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")),
+    "host": allocate_too_much,
+    "Python": lambda: give_out(MemoryError()),
+    "file": lambda: give_out(OSError(ENOMEM, "Cannot allocate memory")),
+}
+
+
+@pytest.mark.parametrize("fail", NO_MEMORY.values(), ids=NO_MEMORY)
+def test_no_memory_is_no_wrong_file(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, fail: Callable[[], None]
+) -> None:
+    monkeypatch.setattr(models, "_read_weights", lambda path, **options: fail())
+    said = refused(str(tiny))
+    assert said.startswith(f"out of memory for the model '{tiny}' (") and "take a smaller model" in said
+
+
+def test_a_device_without_memory_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: NO_MEMORY["device"]())
+    assert refused(str(tiny)).startswith(
+        "out of memory for device 'cpu' (OutOfMemoryError: CUDA out of memory"
+    )

@@ -295,6 +295,8 @@ def test_other_policies_and_drafters_are_not(policy: str) -> None:
         ("ucbspec?arms=lengths&length=3", "length has no effect here: give lengths"),
         ("svip?form=paper&threshold=0.5", "form has no effect here"),
         ("hf-threshold?refit=false&per_query=false", "per_query has no effect here"),
+        ("ucb1?drafter=b", "drafter=b leaves one arm: add arms=lengths or arms=stops, or leave it out"),
+        ("hf-heuristic?longest=9", "hf-heuristic?start=20&longest=9: give start <= longest"),
     ],
 )
 def test_an_option_that_does_nothing_is_refused(spec: str, said: str) -> None:

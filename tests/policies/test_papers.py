@@ -112,8 +112,8 @@ max-confidence?threshold=0.5&length=9&drafter=b | b:9~max-confidence(0.5) | Fixe
 svip?threshold=0.5&length=9&drafter=b | b:9~svip(0.5) | Fixed | accepted | all
 adaedl?start=0.3&target=0.8 | a:40~adaedl(0.3) | Fixed + AdaEDL 0.3 0.8 paper | accepted | all
 hf-threshold?refit=false&threshold=0.3&length=9&drafter=b | b:9~confidence(0.3) | Fixed | accepted | each
-hf-heuristic?start=9&longest=5&transient=true&drafter=b |
-    b:1 b:2 ... b:9 | LengthPolicy start=9 transient=True | accepted | all
+hf-heuristic?start=5&longest=9&transient=true&drafter=b |
+    b:1 b:2 ... b:9 | LengthPolicy start=5 transient=True | accepted | all
 draft-all?length=3 | all:3x3 | Uniform | accepted | all
 hedgespec?windows=all&form=product&loss=acceptance |
     a:5 b:5 c:5 | NormalHedge memory=1 | Grading product all acceptance wait 1 1 | each
@@ -125,10 +125,11 @@ hedgespec-hedge?rate=0.3&memory=0.9&thin=2 |
     a:5 b:5 c:5 | Hedge rate=0.3 memory=0.9 | Grading rb cursor length wait 1 2 | each
 hedgespec?arms=drafters*lengths&lengths=0,3 |
     none a:3 b:3 c:3 | NormalHedge memory=1 | Grading rb cursor length wait 1 1 | each
-hedgespec-hedge?length=3&drafter=b | b:3 | Hedge memory=1 | Grading rb cursor length wait 1 1 | each
+hedgespec-hedge?arms=lengths&lengths=3&drafter=b |
+    b:3 | Hedge memory=1 | Grading rb cursor length wait 1 1 | each
 linucb?strength=0.1&reward=simple&arms=drafters*lengths&lengths=0,3 |
     none a:3 b:3 c:3 | LinUCB dimensions=7 strength=0.1 ridge=1 | accepted | all
-random?length=3&drafter=b | b:3 | Uniform | accepted | all
+random?arms=lengths&lengths=3&drafter=b | b:3 | Uniform | accepted | all
 """
 
 
@@ -152,7 +153,7 @@ def told(name: str) -> list[str]:
     parts = [options(part, named=True) for part in (chooser, getattr(policy, "bank", None)) if part]
     parts += [options(rule) for rule in getattr(policy, "moving", ()) if rule]
     if isinstance(recorder, Bandit):
-        assert recorder.longest == max(1, *(arm.length for arm in policy.arms), 1)
+        assert recorder.longest == max(arm.length for arm in policy.arms)
         assert recorder.reads == ({"overlap", "rows"} if recorder.reward is block_divergence else set())
     reward = getattr(recorder, "reward", recorder)
     parts += ["best"] if getattr(policy, "play", "") == "best" else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,10 +11,12 @@ import torch
 
 from draftwise.core.drafts import Draft
 from draftwise.core.loop import Loop
+from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.eagle import EagleDrafter
 from draftwise.drafters.neural.lm import LMDrafter
+from draftwise.errors import DraftwiseWarning
 from draftwise.models.runner import PassInput, PassOutput
 from draftwise.models.runner.prefix_cache import keep_prefixes
 from draftwise.targets.hf import HFTarget
@@ -239,8 +242,12 @@ def test_who_keeps_nothing() -> None:
     assert target.prefixes is None
 
 
-def test_a_text_whose_prefix_cannot_be_kept_leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = model("llama")
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_text_whose_prefix_cannot_be_kept_is_whole_and_leaves_no_row(
+    strict: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where warnings are errors, they reach the caller."""
+    made, rounds = model("llama"), list[Round]()
     target, drafter = HFTarget(made, chunk=8), LMDrafter(made, VOCAB)
     loop, (first,) = looped(target, {"self": drafter}), random_texts((40,))
     with monkeypatch.context() as patch:
@@ -248,11 +255,15 @@ def test_a_text_whose_prefix_cannot_be_kept_leaves_no_row(monkeypatch: pytest.Mo
         def fail(*given: object) -> None:
             raise MemoryError
 
+        text = "the prefix of a text is not kept: MemoryError"
         patch.setattr("draftwise.models.runner.prefix_cache.copy_parts", fail)
-        with pytest.raises(MemoryError):
-            list(loop.run([first], Sampling(max_new_tokens=4)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error" if strict else "always")
+            with pytest.raises(DraftwiseWarning, match=text) if strict else pytest.warns(match=text):
+                rounds += loop.run([first], Sampling(max_new_tokens=4))
     assert target.runner.request_ids == drafter.runner.request_ids == [] and not loop.open
-    assert loop.faults["self"] == 1, "its close has failed as well"
+    assert strict or group_tokens(rounds) == [own_text(made, first, 4)]
+    assert loop.faults["self"] == strict, "a prefix that is not kept is no fault of the drafter"
     again = group_tokens(list(loop.run([first], Sampling(max_new_tokens=12))))
     assert again == [own_text(made, first, 12)]
 

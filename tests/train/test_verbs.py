@@ -81,6 +81,7 @@ def test_a_drafter_learns_the_targets_text(world: Path, tmp_path: Path, small: O
     found = drafter.train(run, tmp_path / "made", silent)
     learnt(found)
     assert {"mean_accepted", "acceptance_rate", "rounds"} <= found["before"].keys() & found["after"].keys()
+    assert isinstance(found["after"]["rounds"], int)
     complete(tmp_path / "made")
     drafts(world, str(tmp_path / "made"))
     assert drafter.train(run, tmp_path / "made", silent) == found  # done: nothing is trained again

@@ -118,10 +118,14 @@ _verb(
 def _report(results: dict[str, Any], out: Path) -> None:
     after = results["after"]
     before = results.get("before", {})
-    rows = [(name, f"{before[name]:.3f}" if name in before else "", f"{after[name]:.3f}") for name in after]
+    rows = [(name, _shown(before[name]) if name in before else "", _shown(after[name])) for name in after]
     table(("held out", "before", "after"), rows)
     if "speed" in results:
         from ..train.results import verdict
 
         print(verdict(results["speed"]))
     print("written:", out)
+
+
+def _shown(number: float) -> str:
+    return str(number) if isinstance(number, int) else f"{number:.3f}"

@@ -190,6 +190,26 @@ class Loop(Batch):
         """Keep the accepted tokens and the target's own next token; a request that fails keeps nothing."""
         for round, found in zip(rounds, scores, strict=True):
             round.accept(found)
+        self._commit([round for round in rounds if not round.is_poisoned])
+        for round in rounds:
+            if round.is_poisoned:
+                self._verify_again(round)
+
+    def _verify_again(self, round: RequestRound) -> None:
+        """Verify a request again, alone and without its draft: a fault of the drafter if this succeeds."""
+        name, drafted = round.arm.drafter, len(round.draft.tokens)
+        round.withdraw()
+        try:
+            (scores,) = self.target.verify([(round.request, round.draft)])
+        except Exception as error:
+            round.fail(error)
+        else:
+            round.accept(scores)
+            self._commit([round])
+        if drafted and round.error is None:
+            self.pool.fault(name, round.request, "the target's logits are NaN where it reads this draft")
+
+    def _commit(self, rounds: Sequence[RequestRound]) -> None:
         sound = [round for round in rounds if round.error is None]
         try:
             self.target.commit([(round.request, round.draft, round.verdict) for round in sound])
@@ -200,14 +220,15 @@ class Loop(Batch):
     def _grade(self, rounds: Sequence[RequestRound], reading: float) -> Sequence[Feedback]:
         """Return the outcome and cost of each round, and the recorder's feedback on them.
 
-        The target pass took `reading` seconds, shared by all requests; a pass with a prefill is not timed.
+        The target pass took `reading` seconds, shared by all requests; a pass with a prefill, or with one
+        more after it, is not timed.
         """
         tokens = len(rounds) + sum(len(round.draft.tokens) for round in rounds)
         if self.clock is not None:
             reading = self.clock.target(reading, tokens)
         self.pool.record_pass(reading)
         info, n = self.info.latest, len(rounds)
-        timed = info.is_timed and all(round.request.rounds for round in rounds)
+        timed = info.is_timed and all(r.request.rounds and not r.is_withdrawn for r in rounds)
         overlap = "overlap" in self.recorder.reads
         padded = n > 1 and self.info.is_padded
         width = 1 + max(len(round.draft.tokens) for round in rounds) if padded else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import nan
+from math import isnan, nan
 from random import Random
 
 from ..errors import one_line
@@ -30,7 +30,10 @@ class RequestRound:
     `start` is the length of the text before the round. `decision` is `UNDECIDED` if the policy raised: the
     round is then decoded plainly and gives no feedback. `error` is what ended the request early; `warning` is
     a fault that did not affect the text. `checked` is how many new tokens `Sampling.ends` was asked about
-    while the draft was verified, and `is_stopped` is whether it ended the text with the last of them.
+    while the draft was verified, and `is_stopped` is whether it ended the text with the last of them. It
+    `is_poisoned` if nothing of the draft was accepted because the logits before it are NaN: attention spreads
+    the NaN of a drafted token even to tokens that do not see it, since 0 times NaN is NaN. The draft then
+    `is_withdrawn`.
     """
 
     request: Request
@@ -48,6 +51,8 @@ class RequestRound:
     warning: str = ""
     checked: int = 0
     is_stopped: bool = False
+    is_poisoned: bool = False
+    is_withdrawn: bool = False
 
     @property
     def is_decided(self) -> bool:
@@ -109,6 +114,10 @@ class RequestRound:
     def accept(self, scores: Scores) -> None:
         """Find the accepted path of the draft, and append the verified tokens."""
         self.scores = scores
+        # A processor with a state must see a prefix once: asked before it does.
+        if self.request.sampling.processors and self.draft.tokens and has_nan(scores):
+            self.is_poisoned = True
+            return
         # A processor must not see tokens beyond the end of its text: it may have a state, or raise.
         over = self._over if self.request.sampling.processors else None
         path: list[int] = []
@@ -120,7 +129,14 @@ class RequestRound:
                 self.verdict = self._salvage(path, error, scores)
             self.append_tokens()
         except Exception as error:
+            self.is_poisoned = not path and not self.request.sampling.processors and has_nan(scores)
             self.fail(error)
+
+    def withdraw(self) -> None:
+        """Drop the draft, so that the request can be verified without it."""
+        self.draft, self.error, self.warning = EMPTY, None, ""
+        self.is_poisoned, self.is_withdrawn = False, True
+        self.request.done, self.request.finish_reason = False, ""
 
     def _over(self, path: Sequence[int]) -> bool:
         """Whether the text ends with the last token of this path, as plain decoding would find there."""
@@ -147,7 +163,7 @@ class RequestRound:
         return Verdict((), scores.choice(-1))
 
     def append_tokens(self) -> None:
-        """Append the verified tokens, cut at the end of the text; returns whether the text ends."""
+        """Append the verified tokens, cut at the end of the text, which then is done."""
         request, verdict = self.request, self.verdict
         new = [self.draft.tokens[i] for i in verdict.path]
         if not self.is_over:
@@ -258,6 +274,14 @@ class RequestRound:
         del self.request.tokens[self.start :]
         self.tokens, self.verdict, self.error, self.warning = (), REJECTED, error, one_line(error)
         self.request.done, self.request.finish_reason = True, ERROR
+
+
+def has_nan(scores: Scores) -> bool:
+    """Return whether the target's raw logits after the last committed token are NaN."""
+    try:
+        return isnan(scores.logprob(-1, 0))
+    except Exception:  # a target that cannot tell
+        return False
 
 
 def decide(rounds: Sequence[RequestRound], pool: DrafterPool, barrier: FaultBarrier, rng: Random) -> None:

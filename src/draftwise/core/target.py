@@ -148,7 +148,8 @@ class Target(Protocol):
 
         Drafts may be empty, of different lengths, and trees. Called by the loop once a round. If a pass over
         several requests raises, the loop makes it again for each request alone; what raises then ends that
-        request with the error.
+        request with the error. A request whose logits before its draft are NaN is verified again, alone and
+        without the draft: what was read and not committed is to be forgotten.
 
         Examples:
             >>> scores = target.verify([(request, Draft.chain([3, 7]))])

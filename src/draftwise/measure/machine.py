@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import Any
 
 from ..models.threads import Meter, cores, load_average
 
-__all__ = ["Meter", "cores", "describe", "judge", "llamacpp_features", "load_average"]
+__all__ = ["Meter", "Stops", "cores", "describe", "judge", "llamacpp_features", "load_average"]
 __all__ += ["run", "split_load", "used_by_others"]
 
 PACKAGES = ("draftwise", "torch", "transformers", "numpy", "scikit-learn", "llama-cpp-python", "vllm")
@@ -22,6 +25,28 @@ START = 0.25  # load average per core at the start, above which the machine was 
 MEAN = 0.05  # cores per core that others may use on average
 PEAK = 0.25  # and over any one sample of at least
 LONG = 1.0  # seconds, since a shorter one has too few ticks of the clock
+
+
+class Stops:
+    """Counts how often this process continued after it was stopped, as by Ctrl-Z, within a `with` statement.
+
+    What is timed over a stop has the pause in it. Counts in the main thread, where the system has such stops.
+    """
+
+    count = 0
+
+    def __enter__(self) -> Stops:
+        self._can_count = hasattr(signal, "SIGCONT") and current_thread() is main_thread()
+        if self._can_count:
+            self._before = signal.signal(signal.SIGCONT, self._add)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._can_count:
+            signal.signal(signal.SIGCONT, self._before)
+
+    def _add(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
 
 
 def describe() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..inputs import expanded
 from . import zoo
 from .hub import look_up
-from .memory import warn_if_too_large
+from .memory import is_out_of_memory, out_of_memory, warn_if_too_large
 from .stages import announce, quiet
 
 if TYPE_CHECKING:
@@ -208,6 +208,8 @@ def _find_device(device: str | torch.device) -> torch.device:
         place = torch.device(device)
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"device {str(device)!r}", error) from error
         raise UserError(f"device {str(device)!r} cannot be used: choose auto, cpu, cuda or mps") from error
     return place
 
@@ -230,9 +232,11 @@ def explained(
     """
     try:
         yield
-    except (UserError, MemoryError):
+    except UserError:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise out_of_memory(f"the {what} {name!r}", error) from error
         if Path(resolve(name)).is_dir():
             remedy = f"its {files} must be as save_pretrained writes them"
         else:

@@ -10,11 +10,12 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from errno import ENOMEM
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DraftwiseWarning, UserError
+from ..errors import DraftwiseWarning, UserError, one_line
 from . import hub
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def is_mtp_tensor(name: str, depth: int) -> bool:
 
 
 GROUP = Path("/sys/fs/cgroup")
+NO_MEMORY = re.compile(r"out of memory|(?:not enough|can't allocate|cannot allocate) memory", re.IGNORECASE)
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -123,6 +125,21 @@ def warn_if_too_large(name: str, path: str, dtype: str | torch.dtype, device: to
         DraftwiseWarning,
         stacklevel=4,  # the caller of `load_model`
     )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error means that no memory is left; PyTorch has a type for that of GPUs alone."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError):
+        return error.errno == ENOMEM
+    return isinstance(error, RuntimeError) and NO_MEMORY.search(str(error)) is not None
+
+
+def out_of_memory(what: str, error: Exception) -> UserError:
+    """Return the error for something that found no memory while it was loaded."""
+    remedy = "free some, or take a smaller model, dtype=bfloat16 or another device"
+    return UserError(f"out of memory for {what} ({one_line(error)}): {remedy}")
 
 
 def weight_bytes(path: str, dtype: str | torch.dtype) -> int | None:

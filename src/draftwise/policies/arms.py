@@ -27,12 +27,15 @@ def make_arms(
     `stops` are TapOut's five rules at its thresholds.
 
     Raises:
-        UserError: an unknown dimension, a length that is no whole number, or no drafter to draft.
+        UserError: an unknown dimension, a length that is no whole number, no drafter to draft, or a single
+            one of which nothing is left to choose.
     """
     wanted = arms.split("*")
     unknown = set(wanted) - {"drafters", "lengths", "stops"}
     if unknown or len(set(wanted)) < len(wanted):
         raise UserError(f"arms={arms}: give drafters, lengths, stops or products such as drafters*lengths")
+    if drafter and wanted == ["drafters"]:
+        raise UserError(f"drafter={drafter} leaves one arm: add arms=lengths or arms=stops, or leave it out")
     several = "drafters" in wanted and not drafter
     who = [d for d in drafters if d != "none"] if several else []
     who = who or [one(drafters, drafter)]

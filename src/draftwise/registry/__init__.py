@@ -22,6 +22,9 @@ GROUPS = ("drafters", "policies", "targets")
 NEAR = 0.75  # minimum difflib ratio of a suggested name
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
+Idle = tuple[str, Callable[[Mapping[str, Any]], object], str]
+"""An option, whether it does nothing beside all options, which are given by name, and the remedy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Spec:
@@ -79,9 +82,8 @@ def point(group: str, name: str) -> EntryPoint:
     """
     known = points(group)
     if name not in known:
-        one = group[:-1].replace("policie", "policy")
         choices = ", ".join(names(group))
-        raise UserError(f"unknown {one} {name!r}: {meant(name, known)}choose from {choices}")
+        raise UserError(f"unknown {_singular(group)} {name!r}: {meant(name, known)}choose from {choices}")
     return known[name]
 
 
@@ -156,6 +158,19 @@ def read_options(group: str, spec: Spec) -> dict[str, Any]:
             raise UserError(f"{spec.name} has no option {key!r}: {choices}")
         options[key] = _convert(spec.name, key, value, hints[key])
     return options
+
+
+def refuse_idle(group: str, spec: Spec, text: str, rules: Iterable[Idle]) -> None:
+    """Raise a UserError for an option that has no effect beside the others of `text`."""
+    options = options_of(load(group, spec.name))
+    given = {name: option.default for name, option in options.items()} | read_options(group, spec)
+    for option, is_idle, remedy in rules:
+        if option in spec.options and is_idle(given):
+            raise UserError(f"{_singular(group)} {text}: {option} has no effect here: {remedy}")
+
+
+def _singular(group: str) -> str:
+    return group[:-1].replace("policie", "policy")
 
 
 def _convert(name: str, key: str, text: str, hint: Any) -> Any:

@@ -196,7 +196,7 @@ class HFTarget(Prefill):
         try:
             if self.prefixes is not None and request.finish_reason != ERROR:
                 self._store(self.prefixes, request)
-        finally:  # there may be no memory for it
+        finally:  # it may warn, and warnings may be errors
             self._release(request)
 
     def _release(self, request: Request) -> None:

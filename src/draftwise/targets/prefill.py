@@ -78,7 +78,9 @@ class Prefill:
     def _rewind(self) -> None:
         """Roll back passes that were never committed, because something raised in between."""
         for key, held in self.began.items():
-            self.runner.cached_lengths[self.runner.request_ids.index(key)] = held
+            row = self.runner.request_ids.index(key)
+            self.runner.cached_lengths[row] = held
+            self.runner.cache.erase(row, held)
         self.began.clear()
 
     def _forget(self) -> None:

@@ -177,7 +177,7 @@ def acceptance(
     return {
         "mean_accepted": accepted / max(rounds, 1),
         "acceptance_rate": accepted / max(drafted, 1),
-        "rounds": float(rounds),
+        "rounds": rounds,
     }
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -336,6 +338,41 @@ def test_a_resumed_run_is_round_by_round_the_uninterrupted_one(tmp_path: Path, m
     prompts = {item.index: decode(models.tokenizer, item.ids).strip() for item in letters(8)}
     assert all(row["prompt_text"] == prompts[row["prompt"]] != "" for row in pieces[0])
     assert {source for row in pieces[0] for _, source in row["pieces"]} == {"target", "good"}
+
+
+class Paused(Policy):
+    """Is stopped in the middle of its first batch, and goes on."""
+
+    decoded = 0
+
+    def decode(self, items: Sequence[Item], generation: Generation) -> list[Text]:
+        texts = Policy.decode(self, items, generation)
+        self.decoded += 1
+        if self.decoded == 1:
+            os.kill(os.getpid(), signal.SIGCONT)
+            return [replace(text, seconds=text.seconds + 1_000.0) for text in texts]
+        return texts
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGCONT"), reason="this system stops no process")
+def test_a_text_over_which_the_run_was_stopped_is_written_again(tmp_path: Path) -> None:
+    """With what the method knew before it: of its policy and in its lookups."""
+    rounds = {}
+    for kind in (Paused, Policy):
+        models = remembering()
+        policies = [kind(name, models) for name in ("none", "ucb1?arms=lengths&lengths=1,3,8&reward=simple")]
+        play(
+            tmp_path / kind.__name__,
+            policies,
+            letters(4),
+            tokenizer=models.tokenizer,
+            generation=Generation(30),
+        )
+        rows = lines(tmp_path / kind.__name__ / "rounds.jsonl")
+        rounds[kind] = [(row["method"], row["prompt"], row["tokens"], row["accepted"]) for row in rows]
+        assert all(row["seconds"] < 1_000.0 for row in lines(tmp_path / kind.__name__ / "prompts.jsonl"))
+        assert [getattr(policy, "decoded", 5) for policy in policies] == [5, 5]
+    assert rounds[Paused] == rounds[Policy]
 
 
 def remembering() -> Models:

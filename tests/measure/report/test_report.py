@@ -209,6 +209,16 @@ def test_other_batch_sizes_have_tables_of_their_own(whole: Path) -> None:
     assert [f"## Batch size {b}" in text for b in (1, 2, 4, 8)] == [False, True, True, True]
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_single_category_has_no_second_table_of_the_same_numbers(bare: Callable[..., Path]) -> None:
+    for names in (["coding", "qa"], ["coding"]):
+        rows = json.loads((bare() / "results.json").read_text())["results"]
+        kept = [row for row in rows if row["category"] in ("all", *names)]
+        folder = bare(results=kept)
+        write_report(folder)
+        assert ("### coding" in (folder / "report.md").read_text()) is (len(names) > 1)
+
+
 def test_runs_beside_are_told_apart_by_what_differs(whole: Path) -> None:
     results = read(whole, [whole.parent / "phased"])
     assert list(results.beside) == ["workload mixed", "workload phased"]

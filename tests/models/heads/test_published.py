@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from draftwise.errors import DraftwiseWarning, UserError
+from draftwise.models.heads import files
 from draftwise.models.heads.eagle import Eagle3, PEagle, load_eagle
 from tests.models.heads import folders, formula
 from tests.tiny import VOCAB, model
@@ -165,6 +166,15 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path: Path, target: Any, c
         load_eagle(folder, target)
     assert str(folder) in str(error.value) or case == "not a mapping"
     assert "\n" not in str(error.value)
+
+
+def test_no_memory_is_no_wrong_file(tmp_path: Path, target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(files, "read_tensors", fail)
+    with pytest.raises(UserError, match=r"^out of memory for the head .*: free some, or take a smaller"):
+        load_eagle(folders.eagle3(tmp_path / "head"), target)
 
 
 @pytest.mark.filterwarnings("ignore:head .* was made for")

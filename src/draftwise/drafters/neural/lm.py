@@ -187,7 +187,7 @@ class LMDrafter(RunsModel, CausalDrafter):
                     cached = self.runner.cached_lengths[self.runner.request_ids.index(request.id)]
                     matched = min(cached, place.matched(request.tokens))
                     self.prefixes.store(request.id, request.tokens, matched)
-            finally:  # there may be no memory for it
+            finally:  # it may warn, and warnings may be errors
                 self.runner.close(request.id)
 
     @torch.inference_mode()

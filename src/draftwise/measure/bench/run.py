@@ -195,7 +195,7 @@ class Runner:
 
     `copy` is a prompt that is easy to draft for: each peer answers it once, and its drafts are counted. A
     peer that fails is left out from then on; `failed` has the reason. A failure of one of our own methods
-    stops the run.
+    stops the run. A unit over which the process was stopped (Ctrl-Z) is run again: its times have the pause.
     """
 
     contenders: Sequence[Contender]
@@ -208,6 +208,7 @@ class Runner:
     tell: Callable[[Progress], None]
     failed: dict[str, str] = field(default_factory=dict)
     copy: Item | None = None
+    stops: machine.Stops = field(default_factory=machine.Stops)
     times: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def run(self) -> None:
@@ -229,13 +230,25 @@ class Runner:
             if contender.name in self.failed or self.journal.finished(unit):
                 continue
             if unit.batch != batch:
-                self._begin(batch := unit.batch)
+                self._begin(batch := unit.batch, self.contenders)
             self.tell(self._progress(at, work))
             texts: Sequence[Text] = ()
-            with self._failing(contender):
-                texts = contender.decode(items, self.generation)
+            with self._failing(contender), self.stops:
+                texts = self._decode(contender, unit.batch, items)
             if texts:
                 self._write(contender, unit, items, texts, samples)
+
+    def _decode(self, contender: Contender, batch: int, items: Sequence[Item]) -> Sequence[Text]:
+        """Decode one batch: again, from what was known before it, if the process was stopped meanwhile."""
+        memory = contender.memory()
+        while True:
+            stops = self.stops.count
+            texts = contender.decode(items, self.generation)
+            if self.stops.count == stops:
+                return texts
+            self._begin(batch, [contender])
+            contender.restore(memory)
+            self.meter.sample()
 
     def work(self) -> Iterator[tuple[Contender, Unit, Sequence[Item]]]:
         """All units in the order in which they run, which depends only on the seed."""
@@ -247,10 +260,10 @@ class Runner:
                 for contender in turns.sample(able, len(able)):
                     yield contender, Unit(contender.name, batch, tuple(i.index for i in group)), group
 
-    def _begin(self, batch: int) -> None:
+    def _begin(self, batch: int, contenders: Sequence[Contender]) -> None:
         """Let no contender draft from its own answers to the same prompts at another batch size."""
         texts, items = self.journal.texts(batch), {item.index: item for item in self.items}
-        for contender in self.contenders:
+        for contender in contenders:
             own = texts.get(contender.name, {})
             contender.begin([(items[prompt], tokens) for prompt, tokens in own.items()])
 

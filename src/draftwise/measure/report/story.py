@@ -109,7 +109,8 @@ def result_blocks(results: Results) -> Iterator[Block]:
         yield tables.simulated_arms(results.simulation)
     if results.rows:
         yield tables.methods(results.of())
-        yield from (Fold(name, tables.methods(results.of(name))) for name in results.categories)
+        if len(results.categories) > 1:  # one alone has the same table
+            yield from (Fold(name, tables.methods(results.of(name))) for name in results.categories)
     if results.optimum:
         yield from (Heading("The optimum", 3), OPTIMUM, tables.optimum(results.optimum))
     for size in results.larger:

@@ -21,6 +21,7 @@ from ...errors import DraftwiseWarning, UserError, one_line
 from ...inputs import parse_json
 from ...writing import replacing, write_text
 from ..load import explained, resolve
+from ..memory import is_out_of_memory, out_of_memory
 
 KINDS = ("eagle", "eagle3", "peagle", "dflash", "mtp")
 PICKLED = ("pytorch_model.bin", "medusa_lm_head.pt")
@@ -159,6 +160,9 @@ class Published:
         return UserError(f"head {self.name!r}: {reason}")
 
 
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
 def explains_files(load: Callable[P, R]) -> Callable[P, R]:
     """Let a function that loads a head raise nothing but a UserError where the files are malformed.
 
@@ -170,10 +174,12 @@ def explains_files(load: Callable[P, R]) -> Callable[P, R]:
     def explained_load(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return load(*args, **kwargs)
-        except (UserError, torch.cuda.OutOfMemoryError):
+        except UserError:
             raise
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except (*MALFORMED, MemoryError) as error:
             name = args[0].name if isinstance(args[0], Published) else str(args[0])
+            if is_out_of_memory(error):
+                raise out_of_memory(f"the head {name!r}", error) from error
             raise UserError(
                 f"head {name!r}: its files do not make a head ({one_line(error)}): fetch them again"
             ) from error

@@ -266,16 +266,16 @@ class RowCache(Cache):
         self.written[row] = max(self.written[row], end)
 
     @torch.inference_mode()
-    def erase(self, row: int) -> None:
-        """Fill what was written of a free row with zeros: a NaN would spread to its next text, even from
-        masked slots."""
-        self.note(row, 0)
+    def erase(self, row: int, start: int = 0) -> None:
+        """Fill what was written of a row with zeros, from slot `start` on: a NaN would spread to what is read
+        next, even from masked slots."""
+        self.note(row, start)
         # What a graph on a device writes is padded, and is planned for its first token alone.
         end = None if self.plan.is_fixed else self.written[row]
         for layer in self._rows:
             for held in layer.tensors:
-                held[row : row + 1, :, :end].zero_()
-        self.written[row] = 0
+                held[row : row + 1, :, start:end].zero_()
+        self.written[row] = start
 
     @torch.inference_mode()
     def copy_row(self, source: int, destination: int, length: int) -> None:

@@ -6,11 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
+from warnings import warn
 
 import torch
 from torch import Tensor
 
-from ...errors import UserError
+from ...errors import DraftwiseWarning, UserError, one_line
 from .cache import RowCache
 from .hidden_states import HiddenStates
 from .runner import ModelRunner
@@ -201,7 +202,7 @@ class PrefixCache:
 
     @torch.inference_mode()
     def store(self, request_id: int, tokens: Sequence[int], length: int, mark: Hashable = 0) -> None:
-        """Keep the first `length` tokens of a request's text."""
+        """Keep the first `length` tokens of a request's text; with a warning none, if that fails."""
         row, recorded = self.runner.request_ids.index(request_id), list(self.recorded())
         length = min([length, *(states.length(request_id) for states in recorded)])
 
@@ -210,7 +211,10 @@ class PrefixCache:
             return copy_parts(self.runner.cache, row, start, end) | parts
 
         if length >= LEAST:
-            self.tree.add(mark, tokens[:length], take)
+            try:
+                self.tree.add(mark, tokens[:length], take)
+            except Exception as error:  # no memory for it, most likely
+                warn(f"the prefix of a text is not kept: {one_line(error)}", DraftwiseWarning, stacklevel=4)
 
     def find(self, tokens: Sequence[int], mark: Hashable = 0) -> Found:
         return self.tree.find(mark, tokens)

@@ -19,13 +19,12 @@ from ..recorders.bandit import READS, Bandit, reward
 
 DEFAULT = "auto"
 Options = Mapping[str, Any]
-IDLE: tuple[tuple[str, Callable[[Options], bool], str], ...] = (
+IDLE: tuple[registry.Idle, ...] = (
     ("lengths", lambda given: not _has_lengths(given), "add arms=lengths"),
     ("length", lambda given: _has_lengths(given), "give lengths"),
     ("form", lambda given: bool(given.get("threshold")), "leave out form or threshold"),
     ("per_query", lambda given: given.get("refit") is False, "leave it out, or refit=false"),
 )
-"""Options that do nothing beside others, when they do nothing, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +49,11 @@ def method(policy: str | PolicySpec, drafters: Sequence[str]) -> Method:
     if spec.loaded is not None:
         built = spec.loaded(drafters)
     else:
-        _refuse_idle(spec)
+        registry.refuse_idle("policies", spec, spec.text, IDLE)
         built = registry.build("policies", spec, drafters, *([spec.path] if spec.path else []))
     if not isinstance(built, Method):
         raise UserError(f"policy {spec.text}: it made {built!r}; return a Method(policy, recorder)")
     return built
-
-
-def _refuse_idle(spec: PolicySpec) -> None:
-    """Raise a UserError for an option that has no effect beside the others."""
-    options = registry.options_of(registry.load("policies", spec.name))
-    given = {name: option.default for name, option in options.items()} | registry.read_options(
-        "policies", spec
-    )
-    for option, is_idle, remedy in IDLE:
-        if option in spec.options and is_idle(given):
-            raise UserError(f"policy {spec.text}: {option} has no effect here: {remedy}")
 
 
 def _has_lengths(given: Options) -> bool:
@@ -114,5 +102,5 @@ def worth(reward: str, arms: Sequence[Arm], usual: str) -> str:
 
 def recorder(arms: Sequence[Arm], name: str) -> Bandit:
     """Bandit feedback by the reward of this name."""
-    longest = max(max(arm.length for arm in arms), 1)
+    longest = max(arm.length for arm in arms)
     return Bandit(reward(name), longest, READS.get(name, frozenset()))

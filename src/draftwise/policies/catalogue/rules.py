@@ -143,8 +143,9 @@ def hf_heuristic(
     Source: Transformers (assisted generation).
     """
     who = one(drafters, drafter)
-    most = max(positive(start, "start"), positive(longest, "longest"))
-    arms = tuple(Arm(who, n) for n in range(1, most + 1))
+    if positive(start, "start") > positive(longest, "longest"):
+        raise UserError(f"hf-heuristic?start={start}&longest={longest}: give start <= longest")
+    arms = tuple(Arm(who, n) for n in range(1, longest + 1))
     return Method(LengthPolicy(arms, start, transient), recorder(arms, "block-efficiency"))
 
 
