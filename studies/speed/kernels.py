@@ -4,7 +4,9 @@
 
 Each case is a shape and a precision, as bundled.float32. Two models with the same weights are packed and
 compiled: one as it is loaded, in the fastest of all layouts and with the faster attention, the other without
-the layout of our kernel and with PyTorch's attention. Passes of both are timed in turn in one process.
+the layout of our kernel and with PyTorch's attention. Passes of both are timed in turn in one process. In the
+precision `short` weights in float32 have values of bfloat16, and the other model lacks only the layouts that make
+use of this.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from draftwise.models.compiled import blueprint
 from draftwise.models.load import load_model
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.executors.compile import compile_runner
-from draftwise.models.weights.layouts import LAYOUTS, PANELS
+from draftwise.models.weights.layouts import KERNELS, LAYOUTS, SHORT
 from draftwise.models.weights.packed import arrange
 from draftwise.targets.hf import HFTarget
 from studies.common.command import command, numbers, start
 from studies.common.shapes import SHAPES, model_of_shape
 
 PAGE = "docs/explanation/pass-costs.md"
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "short": torch.float32}
 CASES = [f"{shape}.{precision}" for shape in ("bundled", "Qwen3-0.6B") for precision in PRECISIONS]
 PIECE = 192  # tokens of a text that are read at once
 
@@ -54,12 +56,13 @@ def rows(shape: str, precision: str, *, own: bool) -> ModelRunner:
     """The compiled rows of a model, with our kernels where they are faster, or without them."""
     kept, chosen = dict(LAYOUTS), vars(blueprint)["own_attention"]
     try:
-        if not own:
-            del LAYOUTS[PANELS]
+        for name in () if own else SHORT if precision == "short" else KERNELS:
+            del LAYOUTS[name]
+        if not own and precision != "short":
             vars(blueprint)["own_attention"] = lambda *given, **named: False
-        dtype = PRECISIONS[precision]
+        dtype = torch.bfloat16 if precision == "short" else PRECISIONS[precision]
         built = load_model("zoo:target", dtype=dtype) if shape == "bundled" else model_of_shape(shape, dtype)
-        arrange(built, "auto")
+        arrange(built.to(PRECISIONS[precision]), "auto")
         target = HFTarget(built, probe=False)
         compile_runner(target, "on")
     finally:
