@@ -163,6 +163,13 @@ def test_texts_with_different_rotary_frequencies_are_read_apart(lengths: Sequenc
     assert len(watched.given) == passes
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_pass_before_which_something_else_took_time_is_not_timed(is_busy: bool) -> None:
+    rows = opened(model("llama"), 1)
+    rows.poll = lambda: is_busy
+    assert rows.forward(PassInput(0, [[3]], 1)).info.is_timed != is_busy
+
+
 def test_texts_of_a_model_that_counts_positions_are_tried_together_once() -> None:
     class Counts(Watched):
         def __call__(self, **named: Any) -> Any:
