@@ -153,6 +153,13 @@ def test_a_pass_that_fails_for_one_request_is_made_again_for_each() -> None:
     assert texts[0] == counted(0, 20) and texts[2] == counted(2, 20) and len(texts[1]) >= 5
 
 
+def test_a_commit_that_fails_leaves_its_texts_as_they_were() -> None:
+    loop, _ = make({"good": good()}, [Arm("good", 3)])
+    start(loop, 2, tokens=20)
+    setattr(loop.target, "commit", fail)  # noqa: B010
+    assert [(round.finish_reason, round.tokens) for round in loop.step()] == [("error", ())] * 2
+
+
 def fail(*args: Any, **more: Any) -> Any:
     raise ZeroDivisionError("division by zero")
 
@@ -207,6 +214,12 @@ def test_what_fails_for_one_request_keeps_no_other_from_being_learned() -> None:
     start(loop, 3, tokens=20)
     assert [bool(round.fault) for round in loop.step()] == [True, False, False]
     assert sorted(learned) == [1, 2]
+
+
+def test_what_a_policy_raises_while_it_plans_is_told_in_every_round() -> None:
+    loop = with_policy(plan=fail)
+    start(loop, 2, tokens=20)
+    assert [round.fault for round in loop.step()] == ["policy: ZeroDivisionError: division by zero"] * 2
 
 
 def test_what_a_recorder_raises_is_told_in_every_round_that_it_was_to_grade() -> None:

@@ -27,6 +27,7 @@ from tests.core.test_accept import Opinions
         ((5, 6), (0, 1), (5,), (-1,)),  # the text ended within the draft
         ((), (), (5, 6, 7), (-1, 0, 1)),  # an engine wrote more than it verified
         ((5,), (0,), (5, 6, 7, 8), (-1, 0, 1, 2)),
+        ((5, 6), (0, 1), (5, 6, 7, 8), (-1, 0, 1, 2)),
     ],
 )
 def test_each_token_has_the_node_that_it_comes_from(
@@ -141,6 +142,12 @@ def test_processors_are_asked_for_nothing_after_the_end_of_the_text(end: int, ho
     assert asked == (told if how == "ends" else []), "of each new token once"
 
 
+def test_a_text_ends_with_the_first_end_token_of_several_in_a_draft() -> None:
+    turn = turn_of(Draft.chain([7, 3, 8, 3]), eos={3})
+    turn.accept(Opinions({-1: 7, 0: 3, 1: 8, 2: 3, 3: 7}))
+    assert turn.tokens == (7, 3) and turn.request.tokens == [1, 2, 7, 3]
+
+
 @pytest.mark.parametrize(("known", "tokens"), [(0, (9,)), (1, (5,)), (2, (5, 6)), (3, (5, 6, 7))])
 def test_a_drafter_whose_probabilities_raise_keeps_what_was_accepted_before(
     known: int, tokens: tuple[int, ...]
@@ -165,6 +172,7 @@ def test_a_drafter_whose_probabilities_raise_keeps_what_was_accepted_before(
         (5, 1, {"max_verifiable": 2, "max_verified": 9}, True),
         (5, 2, {"max_verifiable": 2}, True),  # a limit of all passes of the text
         (5, 3, {"max_draft": 3}, True),
+        (5, 1, {"max_draft": 1}, True),
         (5, 0, {"max_draft": 0}, False),  # no arm can draft
         (0, 0, {"max_draft": 0}, True),
         (1, 0, {"max_draft": 0}, False),

@@ -41,10 +41,12 @@ def test_text_is_the_models_own_while_the_cache_grows(monkeypatch: pytest.Monkey
         assert texts_of(grown(HFTarget(made, chunk=8), team(truth)), 40, batch) == own
 
 
-def planned(starts: list[int], width: int, *, slots: int = 0, tree: bool = False) -> RowCache:
-    """A cache of one layer, with a pass planned for rows that already hold `starts` tokens."""
-    cache, even = RowCache(1), len(set(starts)) == 1
-    cache.schedule(0, starts, width, even=even, rows=len(starts), slots=slots, tree=tree)
+def planned(
+    starts: list[int], width: int, *, slots: int = 0, depth: int = 1, **settings: bool
+) -> RowCache:
+    """A cache of `depth` layers, with a pass planned for rows that already hold `starts` tokens."""
+    cache, even = RowCache(depth, starts), len(set(starts)) == 1
+    cache.schedule(0, starts, width, even=even, rows=len(starts), slots=slots, **settings)
     return cache
 
 
@@ -72,15 +74,36 @@ def test_memory_doubles_up_to_what_the_texts_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("starts", "tree", "counted"),
-    [([2, 2], False, False), ([2, 3], False, True), ([2, 2], True, True)],
+    ("starts", "settings", "counted"),
+    [([2, 2], {}, False), ([2, 3], {}, True), ([2, 2], {"tree": True}, True)],
 )
-def test_a_layer_that_counts_is_noticed(starts: list[int], tree: bool, counted: bool) -> None:
+def test_a_layer_that_counts_is_noticed(starts: list[int], settings: Any, counted: bool) -> None:
     """Where all rows have one length, the cache's length is the position, and counting does no harm."""
-    cache = planned(starts, 1, tree=tree)
-    assert cache.get_seq_length() == max(starts) and not cache.counted
+    cache = planned(starts, 1, **settings)
+    assert cache.get_seq_length() == cache.rows[0].get_seq_length() == max(starts) and not cache.counted
     cache.get_seq_length(0)
     assert cache.counted == counted
+
+
+def test_moved_tokens_need_no_other_row() -> None:
+    cache, states = planned([3], 2, slots=64), torch.arange(6.0).reshape(1, 1, 2, 3)
+    cache.rows[0].update(states, states)
+    cache.move([(0, 4, 3)], torch.device("cpu"))
+    for held in cache.rows[0].tensors:
+        assert len(held) == 1 and (held[0, :, 3:5] == states[0, :, 1:]).all()
+
+
+@pytest.mark.parametrize(("rows", "start"), [(1, 200), (3, 3)])
+def test_what_grew_before_memory_ran_out_is_given_back(rows: int, start: int) -> None:
+    cache, states = planned([3], 2, slots=64, depth=2), torch.zeros(1, 1, 2, 3)
+    for layer in cache.rows:
+        layer.update(states, states)
+    cache.schedule(0, [start] * rows, 1, even=True, rows=rows, slots=0)
+    cache.rows[0].grow()
+    cache.plan.is_torn = True  # the second layer found none
+    cache.ready(1, 5, 0)
+    assert {tuple(held.shape) for layer in cache.rows for held in layer.tensors} == {(1, 1, 64, 3)}
+    assert (cache.plan.capacity, cache.plan.slots, cache.plan.is_torn) == (1, 64, False)
 
 
 class Fixed(Eager):

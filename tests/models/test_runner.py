@@ -91,11 +91,13 @@ def test_a_bfloat16_model_on_a_cpu_is_given_the_indices_of_the_logits_to_keep() 
 
 def test_a_class_that_takes_only_a_number_of_logits_is_given_one() -> None:
     class Numbered:
-        def forward(self, logits_to_keep: int) -> None: ...
+        def forward(self, logits_to_keep: int, indices: int | Tensor) -> None: ...
 
-    asked = inspect.signature(Numbered.forward).parameters["logits_to_keep"]
-    assert not keeps_by_index(asked, torch.device("cpu"), torch.bfloat16)
+    asked = inspect.signature(Numbered.forward).parameters
+    assert not keeps_by_index(asked["logits_to_keep"], torch.device("cpu"), torch.bfloat16)
     assert not keeps_by_index(None, torch.device("cpu"), torch.bfloat16)
+    assert not keeps_by_index(asked["indices"], torch.device("cuda"), torch.bfloat16), "a GPU slices fast"
+    assert keeps_by_index(asked["indices"], torch.device("cpu"), torch.bfloat16)
 
 
 def test_a_model_that_makes_its_own_masks_is_given_one_row_of_ones() -> None:
@@ -114,6 +116,7 @@ def test_rows_of_one_length_share_positions_and_mask() -> None:
     rows.forward(PassInput(0, [[3, 4, 5], [6, 7, 8]], 1, model=watched))
     shared = rows.cache.plan.even
     assert shared and watched.given[0]["position_ids"].tolist() == [[0, 1, 2]]
+    assert watched.given[0]["attention_mask"].shape == (1, 1, 3, 3)
     rows.forward(PassInput(0, [[9], [9]], 1, model=watched))
     assert watched.given[1]["attention_mask"] is None, "a single token sees all slots"
     rows.forward(PassInput(0, [[3], [4, 5]], 1))
@@ -149,13 +152,37 @@ def test_padding_past_the_last_position_moves_no_other_token() -> None:
     torch.testing.assert_close(got[1], alone(made, [5, 6, 7, 8, 9]))
 
 
-@pytest.mark.parametrize(("lengths", "passes"), [((4, 4, 4), 1), ((4, 4, 9), 3), ((4, 9, 16), 3)])
+@pytest.mark.parametrize(
+    ("lengths", "passes"), [((4, 4, 4), 1), ((4, 9), 2), ((4, 4, 9), 3), ((4, 9, 16), 3)]
+)
 def test_texts_with_different_rotary_frequencies_are_read_apart(lengths: Sequence[int], passes: int) -> None:
-    made = model("llama")
-    rows, watched = opened(made, 3), Watched(made)
+    made, n = model("llama"), len(lengths)
+    rows, watched = opened(made, n), Watched(made)
     rows.rope = Rope(borders=(6, 12))
-    rows.forward(PassInput(0, [[3], [4], [5]], 1, rope_lengths=lengths, model=watched))
+    rows.forward(PassInput(0, [[3], [4], [5]][:n], 1, rope_lengths=lengths, model=watched))
     assert len(watched.given) == passes
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_pass_before_which_something_else_took_time_is_not_timed(is_busy: bool) -> None:
+    rows = opened(model("llama"), 1)
+    rows.poll = lambda: is_busy
+    assert rows.forward(PassInput(0, [[3]], 1)).info.is_timed != is_busy
+
+
+def test_texts_of_a_model_that_counts_positions_are_tried_together_once() -> None:
+    class Counts(Watched):
+        def __call__(self, **named: Any) -> Any:
+            rows.cache.get_seq_length(0)
+            return super().__call__(**named)
+
+    made = model("llama")
+    rows, watched = opened(made, 2), Counts(made)
+    rows.forward(PassInput(0, [[3], [4, 5]], 1, model=watched))
+    rows.forward(PassInput(0, [[6], [7]], 1, model=watched))
+    got = rows.forward(PassInput(0, [[8], [9]], 1, model=watched)).logits
+    assert len(watched.given) == 1 + 3 + 2
+    torch.testing.assert_close(got[1], alone(made, [4, 5, 7, 9])[-1:])
 
 
 def test_freed_rows_at_the_end_are_dropped() -> None:

@@ -92,6 +92,15 @@ def test_a_beginning_is_read_once() -> None:
         assert all(1 <= one.tokens <= 4 + 10 + 4 * 2 for one in fed), "the beginning was read again"
 
 
+def test_a_beginning_is_restored_where_nothing_is_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("draftwise.models.runner.cache.KEPT", 0)
+    made = model("deepseek-sparse")  # keeps more than keys and values
+    loop = looped(HFTarget(made), {})
+    (first, more) = random_texts((30, 5))
+    for prompt in (first, [*first, *more]):
+        assert written(loop, [prompt], 12, 1) == [own_text(made, prompt, 12)]
+
+
 @pytest.mark.parametrize("name", some(positions.CONFIGS, 2))
 def test_other_frequencies_are_other_keys(name: str) -> None:
     """A beginning is taken over only where it was read with the same rotary frequencies."""

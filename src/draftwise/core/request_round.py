@@ -74,7 +74,7 @@ class RequestRound:
         """The node of the draft after which each committed token was written."""
         walked, count = (-1, *self.verdict.path), len(self.tokens)
         # An engine may have written more tokens than it verified.
-        return (*walked, *range(len(walked) - 1, count - 1))[:count]
+        return (*walked, *range(len(walked) - 1, count))[:count]
 
     def context(self, hints: Mapping[str, float], batch_size: int) -> Context:
         request = self.request
@@ -173,11 +173,10 @@ class RequestRound:
         reason = ""
         if keep >= remaining:
             keep, reason = remaining, "length"
-        if eos:
-            for i, token in enumerate(new[:keep]):
-                if token in eos:
-                    keep, reason = i + 1, "eos"
-                    break
+        for i, token in enumerate(new[:keep]):
+            if token in eos:
+                keep, reason = i + 1, "eos"
+                break
         request.tokens += new[:keep]
         if ends is not None:
             cut = None if self.is_stopped else ends(request.tokens, self.start + self.checked)

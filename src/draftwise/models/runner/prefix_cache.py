@@ -256,9 +256,8 @@ def write_parts(cache: RowCache, row: int, start: int, parts: Parts) -> None:
             layers.setdefault(at, {})[str(name)] = part
     for at, named in layers.items():
         layer = cache.layer(at)
-        if "keys" in named:
-            keys, values = named["keys"], named["values"]
-            layer.allocate((*keys.shape[1:], *values.shape[1:]), keys.dtype, keys.device)
+        keys, values = named["keys"], named["values"]
+        layer.allocate((*keys.shape[1:], *values.shape[1:]), keys.dtype, keys.device)
         for name in named.keys() - {"keys", "values"} - layer.more.keys():
             _, heads, size = named[name].shape
             layer.more[name] = named[name].new_zeros(0, heads, 0, size)

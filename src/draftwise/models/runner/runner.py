@@ -209,7 +209,7 @@ class ModelRunner:
         if extra:
             states = {layer: part[:, :-extra] for layer, part in states.items()}
         info = PassInfo(executor.kind, sum(map(len, texts)), width - extra, 0, seconds)
-        if extra or logits.shape[1] != keep:
+        if logits.shape[1] != keep:
             logits = logits[:, -keep - extra : -extra or None]
         return PassOutput(logits, states, info)
 
@@ -222,7 +222,7 @@ class ModelRunner:
             extra = self._masked_columns(max(lengths), max(starts) + width)
             width += extra
         ids = self._ids(texts, width)
-        even = len(starts) == 1 or starts.count(starts[0]) == len(starts)
+        even = starts.count(starts[0]) == len(starts)
         rows, tree, columns = len(self.request_ids), bool(given.parents), given.logits_to_keep + extra
         total = self.cache.schedule(
             given.row, starts, width, even=even, rows=rows, slots=given.slots, tree=tree
