@@ -5,8 +5,8 @@
 Each case is a shape and a precision, as bundled.float32. Two models with the same weights are packed and
 compiled: one as it is loaded, in the fastest of all layouts and with the faster attention, the other without
 the layout of our kernel and with PyTorch's attention. Passes of both are timed in turn in one process. In the
-precision `short` weights in float32 have values of bfloat16, and the other model lacks only the layouts that make
-use of this.
+precision `short` weights in float32 have values of bfloat16, and the other model lacks only the layouts that
+make use of this.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def rows(shape: str, precision: str, *, own: bool) -> ModelRunner:
         if not own and precision != "short":
             vars(blueprint)["own_attention"] = lambda *given, **named: False
         dtype = torch.bfloat16 if precision == "short" else PRECISIONS[precision]
-        built = load_model("zoo:target", dtype=dtype) if shape == "bundled" else model_of_shape(shape, dtype)
+        built: Any = (
+            load_model("zoo:target", dtype=dtype) if shape == "bundled" else model_of_shape(shape, dtype)
+        )
         arrange(built.to(PRECISIONS[precision]), "auto")
         target = HFTarget(built, probe=False)
         compile_runner(target, "on")

@@ -41,9 +41,7 @@ def test_text_is_the_models_own_while_the_cache_grows(monkeypatch: pytest.Monkey
         assert texts_of(grown(HFTarget(made, chunk=8), team(truth)), 40, batch) == own
 
 
-def planned(
-    starts: list[int], width: int, *, slots: int = 0, depth: int = 1, **settings: bool
-) -> RowCache:
+def planned(starts: list[int], width: int, *, slots: int = 0, depth: int = 1, **settings: bool) -> RowCache:
     """A cache of `depth` layers, with a pass planned for rows that already hold `starts` tokens."""
     cache, even = RowCache(depth, starts), len(set(starts)) == 1
     cache.schedule(0, starts, width, even=even, rows=len(starts), slots=slots, **settings)
