@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from draftwise.models import huge_pages
-from draftwise.models.huge_pages import NOW, merged, use_huge_pages
+from draftwise.models.huge_pages import ALIGNED, NOW, Room, merged, use_huge_pages
 
 SIZE = 1 << 21
 
@@ -56,7 +56,8 @@ def test_ranges_that_touch_are_one() -> None:
 
 @pytest.mark.parametrize("kind", ["parameter", "buffer", "attribute"])
 def test_weights_move_and_keep_their_addresses_and_values(pages: int, kind: str) -> None:
-    weight = torch.randn(pages)
+    memory = mmap.mmap(-1, 5 * pages, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # not used before
+    weight = torch.frombuffer(memory, dtype=torch.float32, count=pages).copy_(torch.randn(pages))
     before, address = weight.clone(), weight.data_ptr()
     model: Any = nn.Module()
     if kind == "buffer":
@@ -80,3 +81,29 @@ def test_weights_without_memory_are_left_out(pages: int) -> None:
     model.register_buffer("empty", torch.empty(0))
     model.register_buffer("sparse", torch.eye(3).to_sparse())
     assert use_huge_pages(model) == 0
+
+
+def test_an_embedding_moves_only_if_a_product_reads_it(pages: int) -> None:
+    model = nn.Sequential(nn.Embedding(pages // 256, 256))
+    assert use_huge_pages(model) == 0
+    head = nn.Linear(256, pages // 256, bias=False)
+    head.weight = model[0].weight  # type: ignore[assignment]
+    model.append(head)
+    assert use_huge_pages(model) >= 4 * pages
+
+
+def test_copies_lie_in_huge_pages_from_the_start(pages: int) -> None:
+    room = Room(8 * pages)
+    given = [torch.randn(3, pages // 4 + 1), torch.randn(pages).bfloat16(), torch.randn(7).double()]
+    taken = [room.take(tensor) for tensor in given]
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(given, taken, strict=True))
+    assert all(tensor.data_ptr() % ALIGNED == 0 and tensor.is_contiguous() for tensor in taken)
+    assert {tensor.untyped_storage().data_ptr() for tensor in taken} == {room.bytes.data_ptr()}
+    assert _huge(taken[0].data_ptr() + pages) >= pages
+
+
+def test_what_finds_no_room_stays_where_it_is() -> None:
+    room, large, sparse = Room(100), torch.randn(26), torch.eye(3).to_sparse()
+    assert room.take(large) is large and room.take(sparse) is sparse
+    assert room.take(large[:25]) is not large and room.used > 100
+    assert room.take(small := torch.ones(1)) is small

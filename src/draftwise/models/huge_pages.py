@@ -2,17 +2,20 @@
 
 A pass on a CPU reads all weights. The processor looks up the address of every page that it reads: in pages
 of 4 KiB that takes up to half of the memory's speed, in those of 2 MiB nearly nothing. Linux gives such pages
-to a process that asks for them. Addresses and contents do not change.
+to a process that asks for them: for memory that it will write, or already has, whose addresses stay.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from itertools import chain
 from logging import getLogger
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,6 +25,7 @@ from torch import Tensor, nn
 
 LATER, NOW = 14, 25  # Linux's MADV_HUGEPAGE and MADV_COLLAPSE
 SIZE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+ALIGNED = 64  # bytes
 LOG = getLogger(__name__)
 
 
@@ -32,6 +36,23 @@ def page_size() -> int:
         return int(SIZE.read_text()) if sys.platform == "linux" else 0
     except (OSError, ValueError):
         return 0
+
+
+class Room:
+    """Memory for copies of tensors, in huge pages from the start: to move them later takes more time."""
+
+    def __init__(self, size: int) -> None:
+        """Take memory for `size` bytes, which includes `ALIGNED` more for each tensor that it will hold."""
+        self.bytes, self.used = _new_memory(size), 0
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """Return a copy in this memory; without room for it, or of another kind, the tensor itself."""
+        end = self.used + tensor.nbytes if _is_plain(tensor) else inf
+        if end > len(self.bytes):
+            return tensor
+        copy = self.bytes[self.used : int(end)].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self.used = -(-int(end) // ALIGNED) * ALIGNED
+        return copy
 
 
 def use_huge_pages(model: nn.Module) -> int:
@@ -52,6 +73,15 @@ def use_huge_pages(model: nn.Module) -> int:
     return total
 
 
+def _new_memory(size: int) -> Tensor:
+    if not page_size():
+        return torch.empty(size, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # pages are small then
+        memory.madvise(LATER)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
 @cache
 def _advise() -> Any:
     function = ctypes.CDLL(None).madvise
@@ -60,12 +90,17 @@ def _advise() -> Any:
 
 
 def _memory_of(model: nn.Module) -> Iterator[tuple[int, int]]:
-    """Where parameters, buffers and tensors that are attributes (packed weights) begin and end."""
-    attributes = (value for module in model.modules() for value in vars(module).values())
-    for value in chain(model.parameters(), model.buffers(), attributes):
-        if isinstance(value, Tensor) and _is_plain(value):
-            storage = value.untyped_storage()
-            yield storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    """Where parameters, buffers and tensors that are attributes (packed weights) begin and end.
+
+    But for those of embeddings alone: a pass reads a few of their rows.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            continue
+        for value in chain(module.parameters(False), module.buffers(False), vars(module).values()):
+            if isinstance(value, Tensor) and _is_plain(value):
+                storage = value.untyped_storage()
+                yield storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from ...errors import UserError
-from ..huge_pages import use_huge_pages
+from ..huge_pages import ALIGNED, Room, use_huge_pages
 from . import timing
 from .layouts import TURNED, PackedLinear, TurnedLinear, floats, fuse, fused_groups, turn
 from .timing import ROWS, possible
@@ -241,12 +241,16 @@ def pack_layers(model: nn.Module, choose: Choice, keep: Collection[str] = ()) ->
     for places in sorted(alike.values(), key=lambda places: -sum(p.layer.weight.nbytes for p in places)):
         layout = choose([place.layer for place in places], places[0].layouts)
         done[layout] += len(places)
+        room: Room | None = None
         while places:  # each weight is free as soon as it is packed
             place = places.pop()
             if layout == TURNED:
                 turn(place.layer)
             elif layout != ROWS:
-                setattr(place.parent, place.name, PackedLinear(place.layer, layout))
+                linear = PackedLinear(place.layer, layout)
+                room = room or Room((len(places) + 1) * (linear.packed.nbytes + ALIGNED))
+                linear.packed = room.take(linear.packed)
+                setattr(place.parent, place.name, linear)
     return done
 
 
