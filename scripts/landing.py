@@ -23,7 +23,7 @@ WIDTH, HEIGHT, LEFT, SCALE = 640, 508, 272, 220
 
 def speeds(page: str) -> list[tuple[str, float, float, float]]:
     """Return speed-up and interval of every method shown, the fastest first."""
-    section = page.partition("## Speed\n")[2].partition("\n## ")[0]
+    section = re.split(r"^##+ ", page.partition("## Speed\n")[2], flags=re.M)[0]
     found = []
     for row in re.findall(r"^\| (.*) \|$", section, flags=re.M):
         cells = row.split(" | ")

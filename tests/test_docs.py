@@ -158,7 +158,10 @@ def test_pages_and_change_log_can_be_read() -> None:
 
 def test_the_picture_shows_the_tables_figures() -> None:
     shown = (ROOT / "docs/pictures/draftwise.svg").read_text()
-    assert landing.picture(landing.TABLE.read_text()) == shown
+    page = landing.TABLE.read_text()
+    assert landing.picture(page) == shown
+    methods = [name for name, *_ in landing.speeds(page)]
+    assert sorted(methods) == sorted([*landing.SHOWN.values(), "plain decoding"]), "each has one bar"
 
 
 # -- Measured tables say how they were measured ------------------------------------------------------------
