@@ -371,9 +371,9 @@ class DraftsOne(Stateless):
 @pytest.mark.parametrize("settings", [{}, {"temperature": 1.0, "seed": 1}, {"processors": True}])
 def test_a_drafted_token_that_the_target_reads_as_nan_costs_no_text(value: float, settings: Any) -> None:
     """Attention spreads NaN to the tokens before it, and later from where a shorter text holds it."""
-    made, plain = model("llama", scale=5.0), model("llama", scale=5.0)
+    poisoned, sound = model("llama", scale=5.0), model("llama", scale=5.0)
     with torch.no_grad():
-        made.get_input_embeddings().weight[17] = value
+        poisoned.get_input_embeddings().weight[17] = value
     prompts = [PROMPTS[1], PROMPTS[0]]
 
     def write(loop: Loop) -> dict[int, list[int]]:
@@ -387,8 +387,8 @@ def test_a_drafted_token_that_the_target_reads_as_nan_costs_no_text(value: float
         assert not finish(loop, texts)
         return texts
 
-    loop = loop_with(HFTarget(made), {"one": DraftsOne()}, "static-2")
-    wanted = write(loop_with(HFTarget(plain), {}, "none"))
+    loop = loop_with(HFTarget(poisoned), {"one": DraftsOne()}, "static-2")
+    wanted = write(loop_with(HFTarget(sound), {}, "none"))
     assert write(loop) == wanted and not any(17 in text for text in wanted.values())
     assert loop.faults["one"] == 1
 
@@ -396,14 +396,14 @@ def test_a_drafted_token_that_the_target_reads_as_nan_costs_no_text(value: float
 @pytest.mark.parametrize("policy", ["static-2", "none"])
 def test_a_target_whose_own_logits_are_nan_is_no_fault_of_a_drafter(policy: str) -> None:
     """A processor is asked about its prefix once all the same."""
-    made, asked = model("llama", scale=5.0), Counting()
+    poisoned, processor = model("llama", scale=5.0), Counting()
     with torch.no_grad():
-        made.lm_head.weight[3] = torch.nan
-    loop = loop_with(HFTarget(made), {"one": DraftsOne()}, policy)
-    loop.add([0], Sampling(max_new_tokens=9, processors=(asked,)))
+        poisoned.lm_head.weight[3] = torch.nan
+    loop = loop_with(HFTarget(poisoned), {"one": DraftsOne()}, policy)
+    loop.add([0], Sampling(max_new_tokens=9, processors=(processor,)))
     failed = finish(loop, {})
     assert "logits are NaN" in failed[0].fault and not loop.faults["one"]
-    assert asked.calls == [[0]]
+    assert processor.calls == [[0]]
 
 
 @pytest.mark.parametrize("row", [[float("nan")] * V, ["a"] * V, [None] * V, [float("inf")] * V])

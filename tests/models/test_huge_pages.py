@@ -58,16 +58,16 @@ def test_ranges_that_touch_are_one() -> None:
 def test_weights_move_and_keep_their_addresses_and_values(pages: int, kind: str) -> None:
     memory = mmap.mmap(-1, 5 * pages, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # not used before
     weight = torch.frombuffer(memory, dtype=torch.float32, count=pages).copy_(torch.randn(pages))
-    before, address = weight.clone(), weight.data_ptr()
+    values, address = weight.clone(), weight.data_ptr()
     model: Any = nn.Module()
     if kind == "buffer":
         model.register_buffer("weight", weight)
     else:
         model.weight = nn.Parameter(weight) if kind == "parameter" else weight
-    held = _huge(address)
+    bytes_before = _huge(address)
     assert use_huge_pages(model) >= 4 * pages
-    assert _huge(address) > held
-    assert model.weight.data_ptr() == address and torch.equal(model.weight, before)
+    assert _huge(address) > bytes_before
+    assert model.weight.data_ptr() == address and torch.equal(model.weight, values)
 
 
 def test_without_huge_pages_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import cache
 from itertools import chain
 from logging import getLogger
-from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -47,11 +46,11 @@ class Room:
 
     def take(self, tensor: Tensor) -> Tensor:
         """Return a copy in this memory; without room for it, or of another kind, the tensor itself."""
-        end = self.used + tensor.nbytes if _is_plain(tensor) else inf
-        if end > len(self.bytes):
+        if not _is_plain(tensor) or self.used + tensor.nbytes > len(self.bytes):
             return tensor
-        copy = self.bytes[self.used : int(end)].view(tensor.dtype).view(tensor.shape).copy_(tensor)
-        self.used = -(-int(end) // ALIGNED) * ALIGNED
+        end = self.used + tensor.nbytes
+        copy = self.bytes[self.used : end].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self.used = -(-end // ALIGNED) * ALIGNED
         return copy
 
 
@@ -69,7 +68,7 @@ def use_huge_pages(model: nn.Module) -> int:
     total = sum(last - first for first, last in ranges)
     if total:
         seconds = perf_counter() - start
-        LOG.info("%s: %.0f MB into huge pages in %.2f s", type(model).__name__, total / 1e6, seconds)
+        LOG.info("%s: huge pages for %.0f MB in %.2f s", type(model).__name__, total / 1e6, seconds)
     return total
 
 

@@ -213,8 +213,7 @@ def test_other_batch_sizes_have_tables_of_their_own(whole: Path) -> None:
 def test_a_single_category_has_no_second_table_of_the_same_numbers(bare: Callable[..., Path]) -> None:
     for names in (["coding", "qa"], ["coding"]):
         rows = json.loads((bare() / "results.json").read_text())["results"]
-        kept = [row for row in rows if row["category"] in ("all", *names)]
-        folder = bare(results=kept)
+        folder = bare(results=[row for row in rows if row["category"] in ("all", *names)])
         write_report(folder)
         assert ("### coding" in (folder / "report.md").read_text()) is (len(names) > 1)
 
