@@ -5,8 +5,8 @@
 Each case is a shape and a precision, as bundled.float32. Two models with the same weights are packed and
 compiled: one as it is loaded, in the fastest of all layouts and with the faster attention, the other without
 the layout of our kernel and with PyTorch's attention. Passes of both are timed in turn in one process. In the
-precision `short` weights in float32 have values of bfloat16, and the other model lacks only the layouts that
-make use of this.
+precision `short` weights in float32 have values of bfloat16, in `4-bit` those of quantised weights, and the
+other model lacks only the layouts that make use of this.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import nn
 
 from draftwise.errors import UserError
 from draftwise.models.compiled import blueprint
 from draftwise.models.load import load_model
+from draftwise.models.native.kernels import rounded
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.weights.layouts import KERNELS, LAYOUTS, SHORT
@@ -30,7 +32,10 @@ from studies.common.command import command, numbers, start
 from studies.common.shapes import SHAPES, model_of_shape
 
 PAGE = "docs/explanation/pass-costs.md"
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "short": torch.float32}
+PRECISIONS = dict.fromkeys(("float32", "bfloat16", "short", "4-bit"), torch.float32) | {
+    "bfloat16": torch.bfloat16
+}
+FORMATS = {"short": torch.bfloat16, "4-bit": torch.int32}  # of weights in float32
 CASES = [f"{shape}.{precision}" for shape in ("bundled", "Qwen3-0.6B") for precision in PRECISIONS]
 PIECE = 192  # tokens of a text that are read at once
 
@@ -56,15 +61,18 @@ def rows(shape: str, precision: str, *, own: bool) -> ModelRunner:
     """The compiled rows of a model, with our kernels where they are faster, or without them."""
     kept, chosen = dict(LAYOUTS), vars(blueprint)["own_attention"]
     try:
-        for name in () if own else SHORT if precision == "short" else KERNELS:
+        for name in () if own else SHORT if precision in FORMATS else KERNELS:
             del LAYOUTS[name]
-        if not own and precision != "short":
+        if not own and precision not in FORMATS:
             vars(blueprint)["own_attention"] = lambda *given, **named: False
-        dtype = torch.bfloat16 if precision == "short" else PRECISIONS[precision]
+        dtype = PRECISIONS[precision]
         built: Any = (
             load_model("zoo:target", dtype=dtype) if shape == "bundled" else model_of_shape(shape, dtype)
         )
-        arrange(built.to(PRECISIONS[precision]), "auto")
+        if precision in FORMATS:
+            for layer in filter(lambda module: isinstance(module, nn.Linear), built.modules()):
+                layer.weight.data = rounded(layer.weight, FORMATS[precision])
+        arrange(built, "auto")
         target = HFTarget(built, probe=False)
         compile_runner(target, "on")
     finally:

@@ -136,7 +136,7 @@ def test_a_compiler_that_fails_is_asked_once(fresh: Path, monkeypatch: pytest.Mo
 LINEAR = (
     ("return sum + input * weights", "return sum - input * weights"),
     ("sums[k] += bias[k]", "sums[k] -= bias[k]"),
-    ("if (at.from > 0)", "if (false)"),
+    ("if (!at.first)", "if (false)"),
 )
 ATTENTION = (
     ("+= weight * value[p]", "-= weight * value[p]"),

@@ -69,30 +69,36 @@ def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_thre
 
 @made
 @pytest.mark.parametrize("outputs", [1, 17, 200])
-@pytest.mark.parametrize("inputs", [2, 14, 1100])
+@pytest.mark.parametrize("inputs", [32, 64, 1120])
 @pytest.mark.parametrize("name", SHORT)
-def test_weights_that_fit_in_half_have_the_products_of_float32(outputs: int, inputs: int, name: str) -> None:
+def test_weights_that_fit_a_shorter_format_have_the_products_of_float32(
+    outputs: int, inputs: int, name: str
+) -> None:
     """Bit for bit, with every number of tokens, and with extreme values."""
     torch.manual_seed(0)
-    layer = nn.Linear(inputs, outputs)
-    range_ = torch.finfo(SHORT[name])
-    layer.weight.data[0, :2] = torch.tensor([range_.max, -range_.smallest_normal / 4])
-    layer.weight.data = layer.weight.data.to(SHORT[name]).float()
+    layer, dtype = nn.Linear(inputs, outputs), SHORT[name]
+    if dtype.is_floating_point:
+        range_ = torch.finfo(dtype)
+        layer.weight.data[0, :2] = torch.tensor([range_.max, -range_.smallest_normal / 4])
+    else:
+        layer.weight.data[0, :2] = torch.tensor([3.0, -1e-7])
+        layer.weight.data[-1] = 0.25  # a block of one value
+    layer.weight.data = panels.rounded(layer.weight, dtype)
     assert LAYOUTS[name].supports(layer.weight)
-    half, full = PackedLinear(layer, name), PackedLinear(layer, PANELS)
-    assert half.packed.dtype == SHORT[name] and 2 * half.packed.nbytes == full.packed.nbytes
+    short, full = PackedLinear(layer, name), PackedLinear(layer, PANELS)
+    assert short.packed.dtype == dtype and 2 * short.packed.nbytes <= full.packed.nbytes
     for tokens in (0, *range(1, 15), 40):
         x = torch.randn(tokens, inputs)
-        assert torch.equal(half(x), full(x))
+        assert torch.equal(short(x), full(x))
 
 
 @made
 @pytest.mark.parametrize("name", SHORT)
-def test_a_weight_is_stored_in_half_only_if_that_loses_nothing(name: str) -> None:
+def test_a_weight_is_stored_in_a_shorter_format_only_if_that_loses_nothing(name: str) -> None:
     fits, dtype = LAYOUTS[name].supports, SHORT[name]
-    weight = torch.randn(panels.FEW + 3, 4).to(dtype).float()
-    assert fits(weight) and fits(weight.t().contiguous()[:, :10]) and fits(nn.Parameter(weight))
-    assert fits(weight[:, :3]) == (dtype == torch.float16), "bfloat16 is multiplied by pairs of inputs"
+    weight = panels.rounded(torch.randn(panels.FEW + 3, 64), dtype)
+    assert fits(weight) and fits(weight.t().contiguous().t()[:, :32]) and fits(nn.Parameter(weight))
+    assert fits(weight[:, :3]) == (dtype == torch.float16), "others are multiplied by several inputs at once"
     assert not fits(weight.to(dtype)) and not fits(weight.double())
     for place in (0, -1):
         other = weight.clone()
@@ -100,6 +106,31 @@ def test_a_weight_is_stored_in_half_only_if_that_loses_nothing(name: str) -> Non
         assert not fits(other)
     weight[1, 1] = 3e38 if dtype == torch.float16 else torch.nan
     assert not fits(weight)
+    with pytest.raises(ValueError, match="has values that"):
+        panels.pack(weight, torch.int32)
+
+
+@made
+@pytest.mark.parametrize(
+    ("name", "least", "scale", "codes"),
+    [
+        ("4-bit-panels", -3.0, 0.37, torch.arange(32) % 16),  # a whole range, and parts of it
+        ("4-bit-panels", 2.0, 3e-6, torch.arange(32) % 5 * 3),
+        ("4-bit-panels", 0.0, 0.0, torch.zeros(32)),
+        ("8-bit-panels", 0.0, 0.01, torch.arange(32) - 16),
+        ("8-bit-panels", 0.0, 1e-5, torch.arange(32) * 4 - 128),
+        ("8-bit-panels", 0.0, 0.0, torch.zeros(32)),
+    ],
+)
+def test_codes_are_found_for_scales_of_every_quantiser(
+    name: str, least: float, scale: float, codes: torch.Tensor
+) -> None:
+    half = [torch.tensor(value).half().double() for value in (least, scale)]
+    weight = (codes.double() * half[1] + half[0]).float().expand(40, 32)
+    assert LAYOUTS[name].supports(weight)
+    layer = nn.Linear(32, 40, bias=False)
+    layer.weight = nn.Parameter(weight)
+    assert torch.equal(PackedLinear(layer, name)(torch.eye(32)), weight.t())
 
 
 @made

@@ -98,7 +98,7 @@ class TracedLinear(nn.Module):
         super().__init__()
         weight = linear.weight
         self.in_features, self.out_features, self.bias = linear.in_features, linear.out_features, linear.bias
-        self.packed = nn.Parameter(_as_packed(weight, layout))
+        self.packed = nn.Parameter(_as_packed(weight, layout), requires_grad=False)
         self.shape = nn.Parameter(torch.empty_like(weight)) if layout in OWN else weight
         self.weight = weight.new_empty(0, device="cpu")  # as the pass will find it
         self.product = LAYOUTS[layout].product

@@ -13,6 +13,10 @@ void draftwise_linear_widened(const void *, const void *, const void *, void *, 
                               std::int64_t);
 void draftwise_linear_widened_float16(const void *, const void *, const void *, void *, std::int64_t,
                                       std::int64_t, std::int64_t);
+void draftwise_linear_4_bits(const void *, const void *, const void *, void *, std::int64_t, std::int64_t,
+                             std::int64_t);
+void draftwise_linear_8_bits(const void *, const void *, const void *, void *, std::int64_t, std::int64_t,
+                             std::int64_t);
 void draftwise_linear_bfloat16(const void *, const void *, const void *, void *, std::int64_t, std::int64_t,
                                std::int64_t);
 
@@ -28,6 +32,8 @@ std::int32_t aoti_torch_get_dtype(Tensor, std::int32_t *);
 std::int32_t aoti_torch_dtype_float32();
 std::int32_t aoti_torch_dtype_bfloat16();
 std::int32_t aoti_torch_dtype_float16();
+std::int32_t aoti_torch_dtype_int32();
+std::int32_t aoti_torch_dtype_int8();
 std::int32_t aoti_torch_device_type_cpu();
 
 }
@@ -66,6 +72,10 @@ std::int32_t aoti_torch_cpu_panel_linear(Tensor x, Tensor packed, Tensor shape, 
         draftwise_linear_widened(in, weights, added, out, tokens, weight[0], weight[1]);
     else if (full && stored == aoti_torch_dtype_float16())
         draftwise_linear_widened_float16(in, weights, added, out, tokens, weight[0], weight[1]);
+    else if (full && stored == aoti_torch_dtype_int32())
+        draftwise_linear_4_bits(in, weights, added, out, tokens, weight[0], weight[1]);
+    else if (full && stored == aoti_torch_dtype_int8())
+        draftwise_linear_8_bits(in, weights, added, out, tokens, weight[0], weight[1]);
     else if (full && stored == dtype)
         draftwise_linear_float32(in, weights, added, out, tokens, weight[0], weight[1]);
     else if (half && stored == dtype)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Sequence
-from ctypes import CDLL, POINTER, RTLD_GLOBAL, Structure, byref, c_float, c_int32, c_int64, c_void_p
+from ctypes import CDLL, POINTER, RTLD_GLOBAL, Structure, byref, c_bool, c_float, c_int32, c_int64, c_void_p
 from functools import cache, partial
 from logging import getLogger
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -53,10 +53,21 @@ def find_library() -> Path:
     return compiler.library(SOURCES, machine(), options=TUNED, links=links)
 
 
+class Codes(NamedTuple):
+    """How quantised weights are stored (`codes.h`): bits of a code, inputs and rows of int32 of a block."""
+
+    bits: int
+    inputs: int
+    rows: int
+
+
+CODES = {torch.int32: Codes(4, 32, 6), torch.int8: Codes(8, 16, 5)}  # by the dtype of the packed weight
 NAMES = {  # of the kernels, by the dtypes of tokens and of stored weights
     (torch.float32, torch.float32): "draftwise_linear_float32",
     (torch.float32, torch.bfloat16): "draftwise_linear_widened",
     (torch.float32, torch.float16): "draftwise_linear_widened_float16",
+    (torch.float32, torch.int32): "draftwise_linear_4_bits",
+    (torch.float32, torch.int8): "draftwise_linear_8_bits",
     (torch.bfloat16, torch.bfloat16): "draftwise_linear_bfloat16",
 }
 
@@ -89,13 +100,18 @@ def _usable(name: str | None, types: Sequence[Any], check: Callable[..., str], d
 
 
 def supports(weight: Tensor, stored: torch.dtype | None = None) -> bool:
-    """Whether a weight can be packed in a precision, its own or a shorter one, and keeps all its values."""
+    """Whether a weight can be packed in a format, its own or a shorter one, and keeps all its values."""
     stored = stored or weight.dtype
     if weight.device.type != "cpu" or (weight.dtype, stored) not in NAMES:
         return False
-    if stored == torch.bfloat16 and weight.shape[-1:].numel() % 2:  # multiplied by pairs of inputs
+    if weight.dim() != 2 or weight.shape[1] % _unit(stored) or linear_kernel(weight.dtype, stored) is None:
         return False
-    return linear_kernel(weight.dtype, stored) is not None and _fits(weight.detach(), stored)
+    return _quantise(weight, stored, None) if stored in CODES else _fits(weight.detach(), stored)
+
+
+def _unit(stored: torch.dtype) -> int:
+    """The inputs that are stored, or multiplied, together."""
+    return CODES[stored].inputs if stored in CODES else 2 if stored == torch.bfloat16 else 1
 
 
 def _fits(weight: Tensor, stored: torch.dtype) -> bool:
@@ -103,20 +119,55 @@ def _fits(weight: Tensor, stored: torch.dtype) -> bool:
     return stored == weight.dtype or all(torch.equal(part, part.to(stored).to(part.dtype)) for part in parts)
 
 
+def _quantise(weight: Tensor, stored: torch.dtype, packed: Tensor | None) -> bool:
+    """Write a weight's codes into zeros, if each value has one; without `packed` only find out."""
+    loaded, weight = library(), weight.detach().contiguous()
+    assert loaded is not None
+    function = loaded[f"draftwise_quantise_{CODES[stored].bits}_bits"]
+    function.argtypes, function.restype = [c_void_p, c_int64, c_int64, c_void_p], c_bool
+    return bool(function(weight.data_ptr(), *weight.shape, None if packed is None else packed.data_ptr()))
+
+
 def packed_shape(outputs: int, inputs: int, stored: torch.dtype) -> tuple[int, ...]:
     loaded = library()
     assert loaded is not None
     size = int(loaded.draftwise_panel())
     panels = -(-outputs // size)
+    if stored in CODES:
+        _, block, rows = CODES[stored]
+        return (panels, inputs // block, rows, size * torch.int32.itemsize // stored.itemsize)
     return (panels, inputs // 2, size, 2) if stored == torch.bfloat16 else (panels, inputs, size)
 
 
 def pack(weight: Tensor, stored: torch.dtype | None = None) -> Tensor:
-    """A weight of shape (out, in) as panels of outputs, filled up with zeros; bfloat16 by pairs of inputs."""
-    outputs, inputs = weight.shape
-    panels, steps, size, *pair = packed_shape(outputs, inputs, stored or weight.dtype)
-    rows = functional.pad(weight.to(stored or weight.dtype), (0, 0, 0, panels * size - outputs))
+    """A weight of shape (out, in) as panels of outputs, filled up with zeros; bfloat16 by pairs of inputs.
+
+    Raises:
+        ValueError: the weight has values that the format has not.
+    """
+    (outputs, inputs), stored = weight.shape, stored or weight.dtype
+    shape = packed_shape(outputs, inputs, stored)
+    if stored in CODES:
+        packed = torch.zeros(shape, dtype=stored)
+        if not _quantise(weight, stored, packed):
+            raise ValueError(f"a weight of shape {tuple(weight.shape)} has values that {stored} has not")
+        return packed
+    panels, steps, size, *pair = shape
+    rows = functional.pad(weight.to(stored), (0, 0, 0, panels * size - outputs))
     return rows.view(panels, size, steps, *pair).transpose(1, 2).contiguous()
+
+
+def rounded(weight: Tensor, stored: torch.dtype) -> Tensor:
+    """The nearest weight that a format holds, in the weight's dtype; each block of codes is scaled alone."""
+    if stored not in CODES:
+        return weight.to(stored).to(weight.dtype)
+    bits, size, _ = CODES[stored]
+    lowest, highest = (0, 15) if bits == 4 else (-127, 127)
+    blocks = weight.detach().unflatten(1, (-1, size)).double()
+    least = blocks.amin(-1, keepdim=True).half().double() if bits == 4 else torch.zeros(())  # or symmetric
+    scale = (blocks - least).abs().amax(-1, keepdim=True).div(highest).half().double()
+    codes = ((blocks - least) / scale).nan_to_num().round().clamp(lowest, highest)
+    return (codes * scale + least).flatten(1).to(weight.dtype)
 
 
 def linear(x: Tensor, packed: Tensor, shape: Tensor, bias: Tensor | None) -> Tensor:
@@ -141,9 +192,10 @@ def check_linear(product: Product, dtype: torch.dtype, stored: torch.dtype) -> s
     rng = torch.Generator().manual_seed(0)  # leaves the user's own random generator unchanged
     near = 1e-5 if dtype == torch.float32 else 1e-2
     for outputs, inputs in ((1, 2), (37, 18), (200, 64), (40, 1100)):
+        inputs = -(-inputs // _unit(stored)) * _unit(stored)
         shapes = (26, inputs), (outputs, inputs), (outputs,)
         x, weight, bias = ((torch.rand(*shape, generator=rng) - 0.5).to(dtype) for shape in shapes)
-        weight = weight.to(stored).to(dtype)
+        weight = rounded(weight, stored)
         expected, packed = functional.linear(x.double(), weight.double(), bias.double()), pack(weight, stored)
         rows = []
         for tokens in range(1, len(x) + 1):
@@ -257,12 +309,12 @@ def check_attention(attend: Attend, dtype: torch.dtype) -> str:
 def kernels() -> list[str]:
     """Return the names of the kernels that this machine can make."""
 
-    def said(dtype: torch.dtype) -> str:
-        return str(dtype).removeprefix("torch.")
+    def name(dtype: torch.dtype) -> str:
+        return f"{CODES[dtype].bits}-bit" if dtype in CODES else str(dtype).removeprefix("torch.")
 
     products = [
-        f"linear {said(dtype)}" + (f" of {said(stored)} weights" if stored != dtype else "")
+        f"linear {name(dtype)}" + (f" of {name(stored)} weights" if stored != dtype else "")
         for dtype, stored in NAMES
         if linear_kernel(dtype, stored) is not None
     ]
-    return products + [f"attention {said(dtype)}" for dtype in NEAR if attention_kernel(dtype) is not None]
+    return products + [f"attention {name(dtype)}" for dtype in NEAR if attention_kernel(dtype) is not None]

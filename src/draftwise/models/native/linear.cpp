@@ -1,15 +1,18 @@
 // y = x W^T + b for weights that lie in panels of some outputs, the last panel filled up with zeros: float32 as
 // (panels, inputs, PANEL), bfloat16 as (panels, inputs / 2, PANEL, 2). Sums are float32. Weights in bfloat16 are
 // multiplied with tokens in bfloat16, or with tokens in float32: then the sums are those of the same weights in
-// float32, bit for bit, of half the memory. So are those of weights in float16, which lie as in float32.
+// float32, bit for bit, of half the memory. So are those of weights in float16, which lie as in float32, and of
+// quantised ones: blocks of inputs with codes of 4 or 8 bits (`codes.h`).
 //
 // A sum runs over the inputs in their order, in one accumulator for each output. So the result for a token does
 // not depend on how many tokens are multiplied together, nor on the number of threads. Many tokens are multiplied
-// by a block of inputs after the other, whose weights stay in the cache; between two blocks the sums are stored.
+// by a block of inputs after the other, whose weights stay in the cache, decoded if they are codes; between two
+// blocks the sums are stored.
 
 #include <cstring>
 #include <vector>
 
+#include "codes.h"
 #include "vectors.h"
 
 #if defined(_OPENMP)
@@ -26,22 +29,25 @@ using namespace draftwise;
 
 constexpr int least(int a, int b) { return a < b ? a : b; }
 
-constexpr int PANEL = LANES == 16 ? 32 : 16;
-constexpr int PARTS = PANEL / LANES;
 constexpr int HELD = SUMS / PARTS;  // panels times tokens at a time
 constexpr int MOST = least(HELD, LANES == 16 ? 12 : 6);  // tokens at a time
 constexpr int WIDEST = least(HELD, LANES == 16 ? 2 : 4);  // panels at a time
 constexpr std::int64_t BLOCK = 512;  // inputs
 
-// How the weights of LANES outputs and an input, or a pair of inputs, are multiplied: an Element is a stored weight,
-// a Value belongs to a token.
+// How the weights of LANES outputs are multiplied. An Element is what is stored, a Value belongs to a token. What is
+// Loaded are the weights of STEP inputs, decoded PIECE inputs at a time.
 struct Float32 {
     using Element = float;
     using Value = float;
-    static constexpr int STEP = 1;  // inputs
+    static constexpr int STEP = 1, PIECE = 1;
+    using Loaded = Vector;
     using Weights = Vector;
     using Input = float;
-    static Weights weights(const float *at) { return load(at); }
+    static std::int64_t size(std::int64_t inputs) { return inputs * PANEL; }  // elements of a panel
+    static Loaded loaded(const float *panel, std::int64_t i, int part) {
+        return load(panel + i * PANEL + part * LANES);
+    }
+    static Weights weights(Loaded loaded, int) { return loaded; }
     static Input input(const float *at) { return *at; }
     static Vector add(Vector sum, Input input, Weights weights) { return sum + input * weights; }
 };
@@ -49,16 +55,18 @@ struct Float32 {
 struct Widened {
     using Element = Half;
     using Value = float;
-    static constexpr int STEP = 2;
+    static constexpr int STEP = 2, PIECE = 2;
     struct Weights {
         Vector first, second;
     };
+    using Loaded = Weights;
     struct Input {
         float first, second;
     };
-    static Weights weights(const Element *at) {
+    static std::int64_t size(std::int64_t inputs) { return inputs * PANEL; }
+    static Loaded loaded(const Element *panel, std::int64_t i, int part) {
         Whole pairs, first, second;
-        std::memcpy(&pairs, at, sizeof pairs);
+        std::memcpy(&pairs, panel + i * PANEL + part * LANES * 2, sizeof pairs);
         first = pairs << 16;
         second = pairs & -65536;
         Weights found;
@@ -66,6 +74,7 @@ struct Widened {
         std::memcpy(&found.second, &second, sizeof second);
         return found;
     }
+    static Weights weights(const Loaded &loaded, int) { return loaded; }
     static Input input(const float *at) { return Input{at[0], at[1]}; }
     static Vector add(Vector sum, Input input, Weights weights) {
         return sum + input.first * weights.first + input.second * weights.second;
@@ -75,7 +84,8 @@ struct Widened {
 #if defined(DRAFTWISE_FLOAT16)
 struct WidenedFloat16 : Float32 {
     using Element = Half;
-    static Weights weights(const Element *at) {
+    static Loaded loaded(const Element *panel, std::int64_t i, int part) {
+        const Element *at = panel + i * PANEL + part * LANES;
 #if defined(__AVX512F__)
         return (Vector)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(at)));
 #else
@@ -89,14 +99,17 @@ struct WidenedFloat16 : Float32 {
 struct BFloat16 {
     using Element = Half;
     using Value = Half;
-    static constexpr int STEP = 2;
+    static constexpr int STEP = 2, PIECE = 2;
+    using Loaded = __m512bh;
     using Weights = __m512bh;
     using Input = __m512bh;
-    static Weights weights(const Element *at) {
-        Weights found;
-        std::memcpy(&found, at, sizeof found);
+    static std::int64_t size(std::int64_t inputs) { return inputs * PANEL; }
+    static Loaded loaded(const Element *panel, std::int64_t i, int part) {
+        Loaded found;
+        std::memcpy(&found, panel + i * PANEL + part * LANES * 2, sizeof found);
         return found;
     }
+    static Weights weights(Loaded loaded, int) { return loaded; }
     static Input input(const Value *at) {
         std::int32_t pair;
         std::memcpy(&pair, at, sizeof pair);
@@ -113,11 +126,23 @@ struct BFloat16 : Widened {
 };
 #endif
 
+template <int BITS>
+struct Quantised : Float32 {
+    using Code = Codes<BITS>;
+    using Element = std::int32_t;
+    static constexpr int STEP = Code::STEP;
+    using Loaded = typename Code::Loaded;
+    static std::int64_t size(std::int64_t inputs) { return inputs / Code::INPUTS * Code::SIZE; }
+    static Loaded loaded(const Element *panel, std::int64_t i, int part) { return Code::loaded(panel, i, part); }
+    static Weights weights(const Loaded &loaded, int place) { return Code::weights(loaded, place); }
+};
+
 template <class Kind>
 struct Product {
     const typename Kind::Value *x;
     const typename Kind::Element *w;
     std::int64_t tokens, outputs, inputs;
+    std::int64_t stride = inputs;  // from a token of `x` to the next
 };
 
 // Sums of some tokens and panels over some inputs; `out` has a row of `step` sums for each token.
@@ -125,30 +150,38 @@ struct Block {
     std::int64_t token, panel, from, to;
     float *out;
     std::int64_t step, left;  // the outputs of these panels and all later ones
+    bool first;  // whether these are the first inputs
 };
 
 template <class Kind, int TOKENS, int PANELS>
 void tile(const Product<Kind> &p, const Block &at) {
     Vector sums[TOKENS][PANELS][PARTS] = {};
-    const auto *x = p.x + at.token * p.inputs, *w = p.w + at.panel * p.inputs * PANEL;
+    const auto *x = p.x + at.token * p.stride;
+    const auto *w = p.w + at.panel * Kind::size(p.inputs);
     const auto size = [&at](int q) { return at.left - q * PANEL < PANEL ? at.left - q * PANEL : PANEL; };
     float found[PANEL] = {};
-    if (at.from > 0)
+    if (!at.first)
         for (int t = 0; t < TOKENS; t++)
             for (int q = 0; q < PANELS; q++) {
                 std::memcpy(found, at.out + t * at.step + q * PANEL, size(q) * sizeof(float));
                 for (int part = 0; part < PARTS; part++) sums[t][q][part] = load(found + part * LANES);
             }
     for (std::int64_t i = at.from; i < at.to; i += Kind::STEP) {
-        typename Kind::Weights weights[PANELS][PARTS];
+        typename Kind::Loaded loaded[PANELS][PARTS];
         for (int q = 0; q < PANELS; q++)
             for (int part = 0; part < PARTS; part++)
-                weights[q][part] = Kind::weights(w + (q * p.inputs + i) * PANEL + part * LANES * Kind::STEP);
-        for (int t = 0; t < TOKENS; t++) {
-            const auto input = Kind::input(x + t * p.inputs + i);
+                loaded[q][part] = Kind::loaded(w + q * Kind::size(p.inputs), i, part);
+#pragma GCC unroll 8
+        for (int place = 0; place < Kind::STEP; place += Kind::PIECE) {
+            typename Kind::Weights weights[PANELS][PARTS];
             for (int q = 0; q < PANELS; q++)
-                for (int part = 0; part < PARTS; part++)
-                    sums[t][q][part] = Kind::add(sums[t][q][part], input, weights[q][part]);
+                for (int part = 0; part < PARTS; part++) weights[q][part] = Kind::weights(loaded[q][part], place);
+            for (int t = 0; t < TOKENS; t++) {
+                const auto input = Kind::input(x + t * p.stride + i + place);
+                for (int q = 0; q < PANELS; q++)
+                    for (int part = 0; part < PARTS; part++)
+                        sums[t][q][part] = Kind::add(sums[t][q][part], input, weights[q][part]);
+            }
         }
     }
     for (int t = 0; t < TOKENS; t++)
@@ -181,17 +214,49 @@ constexpr const Tile<Kind> *TILES[] = {Row<Kind, 1>::tiles, Row<Kind, 2>::tiles,
                                        Row<Kind, 7>::tiles, Row<Kind, 8>::tiles,  Row<Kind, 9>::tiles,
                                        Row<Kind, 10>::tiles, Row<Kind, 11>::tiles, Row<Kind, 12>::tiles};
 
+// The weights of some inputs of a panel as they lie in float32.
+template <class Kind>
+void decode(const typename Kind::Element *panel, std::int64_t from, std::int64_t to, float *out) {
+    for (std::int64_t i = from; i < to; i += Kind::STEP)
+        for (int part = 0; part < PARTS; part++) {
+            const auto loaded = Kind::loaded(panel, i, part);
+            for (int place = 0; place < Kind::STEP; place++)
+                store(out + (i - from + place) * PANEL + part * LANES, Kind::weights(loaded, place));
+        }
+}
+
+// All tokens, a tile after the other.
+template <class Kind>
+void tokens(const Product<Kind> &p, Block at, int size) {
+    const std::int64_t tiles = (p.tokens + MOST - 1) / MOST;
+    float *out = at.out;
+    for (std::int64_t i = 0; i < tiles; i++) {
+        const std::int64_t next = p.tokens * (i + 1) / tiles;
+        at.token = p.tokens * i / tiles, at.out = out + at.token * at.step;
+        TILES<Kind>[next - at.token - 1][size](p, at);
+    }
+}
+
 // The sums of all tokens and 1 << `size` panels, in rows of `step`.
 template <class Kind>
 void panels(const Product<Kind> &p, std::int64_t panel, int size, float *out, std::int64_t step) {
-    const std::int64_t tiles = (p.tokens + MOST - 1) / MOST, block = tiles > 1 ? BLOCK : p.inputs;
-    for (std::int64_t from = 0; from < p.inputs; from += block)
-        for (std::int64_t i = 0; i < tiles; i++) {
-            const std::int64_t token = p.tokens * i / tiles, next = p.tokens * (i + 1) / tiles;
-            const std::int64_t to = from + block < p.inputs ? from + block : p.inputs;
-            const Block at{token, panel, from, to, out + token * step, step, p.outputs - panel * PANEL};
-            TILES<Kind>[next - token - 1][size](p, at);
+    const std::int64_t block = p.tokens > MOST ? BLOCK : p.inputs;
+    for (std::int64_t from = 0; from < p.inputs; from += block) {
+        const std::int64_t to = from + block < p.inputs ? from + block : p.inputs;
+        Block at{0, panel, from, to, out, step, p.outputs - panel * PANEL, from == 0};
+        if constexpr (Kind::STEP > Kind::PIECE) {
+            if (p.tokens > MOST) {  // decoded once, not for every tile
+                static thread_local std::vector<float> memory(WIDEST * PANEL * BLOCK);
+                const std::int64_t inputs = to - from;
+                for (int q = 0; q < 1 << size; q++)
+                    decode<Kind>(p.w + (panel + q) * Kind::size(p.inputs), from, to, memory.data() + q * inputs * PANEL);
+                at.panel = 0, at.from = 0, at.to = inputs;
+                tokens<Float32>({p.x + from, memory.data(), p.tokens, p.outputs, inputs, p.inputs}, at, size);
+                continue;
+            }
         }
+        tokens<Kind>(p, at, size);
+    }
 }
 
 void finish(float *sums, const float *bias, float *, std::int64_t count) {
@@ -263,6 +328,16 @@ void draftwise_linear_widened_float16(const float *x, const Half *w, const float
 #if defined(DRAFTWISE_FLOAT16)
     run<WidenedFloat16>({x, w, tokens, outputs, inputs}, bias, y);
 #endif
+}
+
+void draftwise_linear_4_bits(const float *x, const std::int32_t *w, const float *bias, float *y,
+                             std::int64_t tokens, std::int64_t outputs, std::int64_t inputs) {
+    run<Quantised<4>>({x, w, tokens, outputs, inputs}, bias, y);
+}
+
+void draftwise_linear_8_bits(const float *x, const std::int32_t *w, const float *bias, float *y,
+                             std::int64_t tokens, std::int64_t outputs, std::int64_t inputs) {
+    run<Quantised<8>>({x, w, tokens, outputs, inputs}, bias, y);
 }
 
 void draftwise_linear_bfloat16(const Half *x, const Half *w, const Half *bias,

@@ -18,6 +18,10 @@ constexpr int LANES = 4, SUMS = 24;
 constexpr int LANES = 4, SUMS = 8;
 #endif
 
+// Outputs that a weight's panel holds, and how many registers.
+constexpr int PANEL = LANES == 16 ? 32 : 16;
+constexpr int PARTS = PANEL / LANES;
+
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef std::int32_t Whole __attribute__((vector_size(4 * LANES)));
 typedef float Loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));  // anywhere in memory

@@ -21,8 +21,13 @@ from ..native import kernels as panels
 MKLDNN: Any = torch.ops.mkldnn
 MKL: Any = torch.ops.mkl
 PANELS = "panels"
-# Of float32 weights that a shorter precision has: the same products, bit for bit, of half the memory.
-SHORT = {"bfloat16-panels": torch.bfloat16, "float16-panels": torch.float16}
+# Of float32 weights whose values a shorter format has: the same products, bit for bit, in less memory.
+SHORT = {
+    "4-bit-panels": torch.int32,
+    "8-bit-panels": torch.int8,
+    "bfloat16-panels": torch.bfloat16,
+    "float16-panels": torch.float16,
+}
 KERNELS = (*SHORT, PANELS)  # our own, the best one first
 TOKENS = 9  # per pass, for which MKL packs; it multiplies any number
 
