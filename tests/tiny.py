@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     DeepseekV32Config,
@@ -21,6 +22,8 @@ from transformers import (
     MistralConfig,
     Qwen3Config,
 )
+
+from draftwise.models.native.kernels import rounded
 
 VOCAB = 23
 COMMON: dict[str, Any] = dict(
@@ -36,8 +39,8 @@ COMMON: dict[str, Any] = dict(
     eos_token_id=None,
     pad_token_id=0,
 )
-KERNELS = COMMON | {"hidden_size": 64, "intermediate_size": 48, "head_dim": 16}
-"""Sizes that our kernel for attention can compute."""
+KERNELS = COMMON | {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+"""Sizes that our kernels can compute, of quantised weights too."""
 
 
 # Sparse attention with an indexer. No two of its scores may tie: it has many heads, so that not all of them
@@ -161,6 +164,14 @@ def lively(config: Any, seed: int = 0) -> Any:
             if parameter.dim() > 1:
                 parameter.copy_(torch.randn_like(parameter) * 2.5 / parameter.shape[-1] ** 0.5)
     return made
+
+
+def with_weights_of(model: Any, stored: torch.dtype) -> Any:
+    """The model with the nearest weights that a format of our kernels holds."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.weight.data = rounded(layer.weight.data, stored)
+    return model
 
 
 def random_texts(lengths: Sequence[int]) -> list[list[int]]:

@@ -32,12 +32,12 @@ from draftwise.models.runner.executors.exact import Agreement, ExactCompiler, pa
 from draftwise.models.runner.executors.functions import PassShape
 from draftwise.models.weights import packed, timing
 from draftwise.models.weights.layouts import KERNELS as OURS
-from draftwise.models.weights.layouts import PANELS
+from draftwise.models.weights.layouts import PANELS, SHORT
 from draftwise.models.weights.packed import arrange, layout_of
 from draftwise.targets.hf import HFTarget
 from tests.core.turns import Stateless, loop_with, written
 from tests.recording import recorder
-from tests.tiny import KERNELS, VOCAB, lively, model
+from tests.tiny import KERNELS, VOCAB, lively, model, with_weights_of
 
 STARTS = exact.STARTS
 STATES: dict[str, Any] = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
@@ -335,7 +335,7 @@ def test_a_model_in_training_mode_writes_what_it_does_in_the_other() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("values", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("values", [torch.float32, *SHORT.values()])
 def test_on_a_cpu_weights_and_attention_are_of_our_kernels(
     dtype: torch.dtype, values: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,16 +346,13 @@ def test_on_a_cpu_weights_and_attention_are_of_our_kernels(
     monkeypatch.setattr(timing, "decided", lambda *given: heads.THEIRS)
     used = []
     for exact_ in (False, True):
-        made = lively(LlamaConfig(**KERNELS)).to(values).to(dtype)
+        made = with_weights_of(lively(LlamaConfig(**KERNELS)).float(), values).to(dtype)
         arrange(made, "auto", exact=exact_)
         layouts = {layout_of(part) for part in made.modules()} - {""}
         used.append((layouts, own_attention(made, [(0, 2, 16, 2, 16)], exact=exact_)))
     assert not {*OURS} & used[0][0] and not used[0][1]
-    short = {
-        (torch.float32, torch.bfloat16): "bfloat16-panels",
-        (torch.float32, torch.float16): "float16-panels",
-    }
-    best = short.get((dtype, values), PANELS)
+    short = {values: name for name, values in SHORT.items()} if dtype == torch.float32 else {}
+    best = short.get(values, PANELS)
     assert used[1] == ({best}, True)
 
 

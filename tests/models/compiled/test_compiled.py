@@ -41,7 +41,7 @@ from tests.drafters.neural.heads import random_eagle
 from tests.effort import thorough
 from tests.models.weights.test_packed import Bench
 from tests.targets.test_hf import Oracle, prompts
-from tests.tiny import KERNELS, VOCAB, lively, model, own_text
+from tests.tiny import KERNELS, VOCAB, lively, model, own_text, with_weights_of
 
 TIMED = trial._timed
 NAME = "gemma3-window"  # two kinds of masks, and a window shorter than the texts
@@ -84,7 +84,7 @@ def small(seed: int = 0) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "SMALLEST", 0)
         used = packed.pack_layers(made, lambda layers, names: names[next(turn) % len(names)])
-    assert set(timing.possible(torch.full((1, 1 << 17), 0.1))) <= used.keys()
+    assert set(timing.possible(torch.rand(1, 1 << 17))) <= used.keys()
     return made
 
 
@@ -411,6 +411,8 @@ def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyP
         pytest.param((torch.float32, PANELS), id="float32"),
         pytest.param((torch.float32, "bfloat16-panels"), id="weights in bfloat16"),
         pytest.param((torch.float32, "float16-panels"), id="weights in float16"),
+        pytest.param((torch.float32, "4-bit-panels"), id="weights in 4 bits"),
+        pytest.param((torch.float32, "8-bit-panels"), id="weights in 8 bits"),
         pytest.param((torch.bfloat16, PANELS), id="bfloat16", marks=thorough),
     ],
 )
@@ -420,7 +422,7 @@ def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[HF
     dtype, layout = request.param
     if panels.linear_kernel(dtype) is None:
         pytest.skip("no C++ compiler here")
-    made = lively(LlamaConfig(**KERNELS)).to(SHORT.get(layout, dtype)).to(dtype)
+    made = with_weights_of(lively(LlamaConfig(**KERNELS)).to(dtype), SHORT.get(layout, dtype))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "SMALLEST", 0)
         patch.setattr(timing, "decided", lambda *given: heads.OURS)
