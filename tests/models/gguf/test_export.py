@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from draftwise import UserError, export_gguf
@@ -17,11 +18,15 @@ from draftwise.cli import main
 from draftwise.data import spec_bench
 from draftwise.generation.prompts import encode
 from draftwise.models.gguf import library
+from draftwise.models.gguf.folder import export_folder
 from draftwise.models.gguf.model import GgufTokenizer
+from draftwise.models.load import load_model
+from draftwise.models.weights.layouts import KERNELS
+from draftwise.models.weights.timing import possible
 from tests.gguf import Plain
 from tests.tiny_tokenizers import tokenizer as tiny
 
-pytest.importorskip("gguf", reason="the package gguf is not installed")
+gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +87,34 @@ def test_eight_bits_stay_near(bundled: Any, tmp_path: Path) -> None:
     exact, near = (Plain(str(made.path), context=256).after(ids) for made in (bundled, small))
     assert 0 < np.abs(exact - near).max() < 0.05 * np.abs(exact).max()
     assert exact.argmax() == near.argmax()
+
+
+@pytest.mark.parametrize(("type", "layout"), [("q8_0", "8-bit-panels"), ("q4_k", "4-bit-panels")])
+def test_a_file_becomes_a_folder_whose_weights_are_read_in_their_bits(
+    folder: Path, tmp_path: Path, type: str, layout: str
+) -> None:
+    """Q4_K_M has some matrices in Q6_K, whose codes need 8 bits."""
+    file = export_gguf(str(folder), tmp_path / "small.gguf", type=type).path
+    model: Any = load_model(str(export_folder(file, tmp_path / "new")))
+    stored = next(one for one in gguf.GGUFReader(file).tensors if one.name == "blk.0.ffn_down.weight")
+    values = torch.from_numpy(gguf.dequantize(stored.data, stored.tensor_type))
+    assert torch.equal(model.model.layers[0].mlp.down_proj.weight, values)
+    layers = [layer for layer in model.model.modules() if isinstance(layer, nn.Linear)]
+    used = {next(name for name in KERNELS if name in possible(layer.weight)) for layer in layers}
+    assert layout in used and used <= {"4-bit-panels", "8-bit-panels"}
+
+
+def test_what_is_no_model_becomes_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF and nothing else")
+    with pytest.raises(UserError, match="no file .*absent.gguf"):
+        export_folder(tmp_path / "absent.gguf", tmp_path / "new")
+    with pytest.raises(UserError, match="exists: name a new folder"):
+        export_folder(tmp_path / "bad.gguf", tmp_path)
+    with pytest.raises(UserError, match="cannot read .*bad.gguf"):
+        export_folder(tmp_path / "bad.gguf", tmp_path / "new")
+    with pytest.raises(UserError, match="cannot write .*No such file"):
+        export_folder(tmp_path / "bad.gguf", tmp_path / "none" / "new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bad.gguf"]
 
 
 def test_short_rows_fall_back_and_are_counted(tmp_path: Path) -> None:
@@ -149,6 +182,12 @@ def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         "tensors: 16 F16, 5 F32",
         f"tokenizer: gpt-2, which gives Transformers' ids and texts for {told['compared']:,} texts",
     ]
+    back = tmp_path / "back"
+    assert main(["export", "safetensors", str(out), "-o", str(back), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"path": str(back), "bytes": sum(file.stat().st_size for file in back.iterdir())}
+    assert main(["export", "safetensors", str(out), "-o", str(back), "--type", "f32"]) == 2
+    assert "--type f32: is of GGUF files alone" in capsys.readouterr().err
     assert main(["export", "onnx", str(folder), "-o", str(out)]) == 2
     assert "unknown format 'onnx': choose from gguf" in capsys.readouterr().err
 
