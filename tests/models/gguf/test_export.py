@@ -106,13 +106,13 @@ def test_a_file_becomes_a_folder_whose_weights_are_read_in_their_bits(
 
 def test_what_is_no_model_becomes_no_folder(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF and nothing else")
-    with pytest.raises(UserError, match="no file .*absent.gguf"):
+    with pytest.raises(UserError, match=r"no file .*absent\.gguf"):
         export_folder(tmp_path / "absent.gguf", tmp_path / "new")
     with pytest.raises(UserError, match="exists: name a new folder"):
         export_folder(tmp_path / "bad.gguf", tmp_path)
-    with pytest.raises(UserError, match="cannot read .*bad.gguf"):
+    with pytest.raises(UserError, match=r"cannot read .*bad\.gguf"):
         export_folder(tmp_path / "bad.gguf", tmp_path / "new")
-    with pytest.raises(UserError, match="cannot write .*No such file"):
+    with pytest.raises(UserError, match=r"cannot write .*No such file"):
         export_folder(tmp_path / "bad.gguf", tmp_path / "none" / "new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["bad.gguf"]
 

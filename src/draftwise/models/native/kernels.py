@@ -163,7 +163,7 @@ def rounded(weight: Tensor, stored: torch.dtype) -> Tensor:
         return weight.to(stored).to(weight.dtype)
     bits, size, _ = CODES[stored]
     lowest, highest = (0, 15) if bits == 4 else (-127, 127)
-    blocks = weight.detach().unflatten(1, (-1, size)).double()
+    blocks = weight.detach().double().reshape(len(weight), -1, size)
     least = blocks.amin(-1, keepdim=True).half().double() if bits == 4 else torch.zeros(())  # or symmetric
     scale = (blocks - least).abs().amax(-1, keepdim=True).div(highest).half().double()
     codes = ((blocks - least) / scale).nan_to_num().round().clamp(lowest, highest)
