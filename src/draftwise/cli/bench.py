@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from itertools import chain, count
@@ -150,7 +150,8 @@ def tune(
     draftwise tune --policy static --per-category 2
     draftwise tune --policy svip --grid threshold=0.3,0.6 --grid length=10,40 --out tuned
     """
-    with TemporaryDirectory() as scratch, measuring() as tell:
+    own_folder = resumable("run", out) if out else nullcontext()
+    with TemporaryDirectory() as scratch, own_folder, measuring() as tell:
         from draftwise.measure.bench.run import bench
         from draftwise.measure.bench.tune import best, candidates, parse_grid
 
