@@ -94,16 +94,16 @@ def test_ctrl_c_ends_an_answer_not_the_conversation(
 def test_ctrl_c_at_the_prompt_drops_the_line_and_not_the_conversation(
     models: Models, on_terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Impatient(Screen):
-        calls = 0
+    lines = iter(["a", KeyboardInterrupt(), "x"])
 
-        def readline(self, *_: object) -> str:
-            self.calls += 1
-            if self.calls == 2:
-                raise KeyboardInterrupt
-            return super().readline()
+    def read(prompt: str) -> str:
+        line = next(lines, EOFError())
+        if isinstance(line, BaseException):
+            raise line
+        return line
 
-    monkeypatch.setattr(sys, "stdin", Impatient("a\nx\n"))
+    monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr(sys, "stdin", Screen())
     shown = on_terminal(*SHORT, "--drafters", "none")
     assert "yz a\n" in shown and models.opened == 1
     assert shown.count("/exit or Ctrl-D leaves") == 2, "what leaves is said again"

@@ -18,7 +18,7 @@ def joined_words(environ: MutableMapping[str, str]) -> Iterator[None]:
         yield
         return
     words, current = join(split, int(environ[CURRENT]))
-    environ |= {WORDS: "\n".join(words), CURRENT: str(current)}
+    environ.update({WORDS: "\n".join(words), CURRENT: str(current)})
     unchanged = "".join(words[current].rpartition(":")[:2])
     shown = StringIO()
     try:
