@@ -9,7 +9,7 @@ import pytest
 
 import draftwise
 from draftwise import Decoder, UserError
-from draftwise.build import check_drafters
+from draftwise.drafters.names import check_drafters
 from draftwise.models import hub
 from draftwise.specs import parse_drafters, split_names
 

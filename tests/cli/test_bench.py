@@ -77,8 +77,15 @@ def test_the_same_command_again_does_nothing_again(run: Run, tmp_path: Path) -> 
     assert len(second["load"]) == len(first["load"]) + 1, "and says that it began twice"
 
 
-def test_interrupted_it_says_how_to_go_on(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ("bench", *SMALL, "--policies", "static-3", "--out", str(tmp_path))
+@pytest.mark.parametrize(
+    "verb",
+    [("bench", "--policies", "static-3"), ("tune", "--policy", "static?drafter=good", "--grid", "length=3")],
+    ids=["bench", "tune"],
+)
+def test_interrupted_it_says_how_to_go_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    command = (*verb, *SMALL, "--out", str(tmp_path))
     real, calls = Policy.decode, iter(range(100))
 
     def decode(self: Policy, items: Any, generation: Any) -> Any:

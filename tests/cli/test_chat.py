@@ -3,7 +3,8 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 
@@ -88,3 +89,57 @@ def test_ctrl_c_ends_an_answer_not_the_conversation(
     shown = on_terminal(*SHORT, "--drafters", "none")
     assert "bc\n" in shown
     assert "yz a\n" in shown
+
+
+def test_ctrl_c_at_the_prompt_drops_the_line_and_not_the_conversation(
+    models: Models, on_terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = iter(["a", KeyboardInterrupt(), "x"])
+
+    def read(prompt: str) -> str:
+        line = next(lines, EOFError())
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr(sys, "stdin", Screen())
+    shown = on_terminal(*SHORT, "--drafters", "none")
+    assert "yz a\n" in shown and models.opened == 1
+    assert shown.count("/exit or Ctrl-D leaves") == 2, "what leaves is said again"
+
+
+def test_ctrl_c_between_piped_turns_ends_the_command(
+    models: Models, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.input", read)
+    assert run(*SHORT)[:2] == (130, "")
+
+
+def test_a_spinner_turns_while_a_message_is_read(
+    models: Models, run: Run, say: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    @contextmanager
+    def waiting(what: str) -> Iterator[None]:
+        yield
+        steps.append(what)
+
+    monkeypatch.setattr("draftwise.cli.generate.waiting", waiting)
+    say("a\nx\n")
+    assert run(*SHORT)[1] == "bcde\nyz a\n"
+    assert steps == ["prefill", "prefill"]
+
+
+def test_the_legend_breaks_between_drafters(
+    models: Models, on_terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "25")
+    monkeypatch.setattr(sys, "stdin", Screen(""))
+    shown = on_terminal(*SHORT, "--drafters", "zoo:general,ngram", "--policy", "ucb1")
+    assert "■ zoo:general  ■ ngram\n□ target\n" in shown

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
@@ -10,7 +11,7 @@ import pytest
 from draftwise.testing.distributions import Vector
 from draftwise.testing.drafter import SimDrafter
 
-from .conftest import LETTERS, LINE, Models, Run, after
+from .conftest import LETTERS, LINE, Models, Refused, Run, after
 
 FIFTY = ("generate", "z ", "--max-new-tokens", "50")
 TEXT = (LINE * 2)[:50]
@@ -177,3 +178,35 @@ def test_a_faulty_drafter_is_reported_and_the_text_stands(
     status, out, err = run(*FIFTY, "--drafters", "ngram", "--policy", "static-5")
     assert (status, out) == (0, TEXT + "\n")
     assert err == "warning: ngram: RuntimeError: out of ideas\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--drafters", "ngrm"], "unknown drafter 'ngrm': did you mean ngram?"),
+        (["--drafters", "ngram?mim=2"], "ngram has no option 'mim'"),
+        (["--drafters", "zoo:genral"], "unknown model 'zoo:genral'"),
+        (["--drafters", "missing.gguf"], "'missing.gguf' does not exist"),
+        (["--policy", "ucb2"], "unknown policy 'ucb2': did you mean ucb1?"),
+        (["--policy", "static-4?drafter=foo"], "drafter=foo: choose from"),
+        (["--dtype", "int3"], "unknown dtype 'int3'"),
+        (["--state", "missing/x.json"], "state file missing/x.json would be in "),
+    ],
+)
+def test_wrong_names_are_refused_before_pytorch_is_imported(
+    arguments: list[str], message: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stages(begin: str) -> None:
+        raise AssertionError(begin)
+
+    monkeypatch.setattr("draftwise.cli.options.stages", stages)
+    assert message in refused("generate", "a", *arguments)
+
+
+def test_names_are_checked_without_pytorch() -> None:
+    code = (
+        "import sys; from draftwise.drafters import names; from draftwise.policies import catalogue; "
+        "from draftwise.state import cached; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -140,6 +140,35 @@ def test_the_shell_completes_names(
     with pytest.raises(SystemExit):
         main([])
     assert capsys.readouterr().out.split() == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("generate", "--target", "zoo", ":", "ta"), ["target"]),
+        (("generate", "--target", "zoo", ":"), ["target", "code", "general"]),
+        (("generate", "--drafters", "zoo", ":", "code,zoo", ":", "gen"), ["general"]),
+        (("generate", "--drafters", "zoo", ":", "code,suf"), ["code,suffix"]),
+        (
+            ("generate", "--target", "zoo", ":", "target", "--policy", "hedg"),
+            ["hedgespec", "hedgespec-hedge"],
+        ),
+        (("generate", "--target", "zoo:ta"), ["zoo:target"]),  # bash may be set up not to split there
+    ],
+)
+def test_bash_splits_words_at_colons(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: Sequence[str],
+    wanted: list[str],
+) -> None:
+    line = "\n".join(("draftwise", *words))
+    asked = {"_DRAFTWISE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main([])
+    assert capsys.readouterr().out.split()[: len(wanted)] == wanted
 
 
 def test_completion_can_be_installed(run: Run) -> None:

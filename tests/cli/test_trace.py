@@ -65,6 +65,21 @@ def test_recording_goes_on_where_it_stopped(run: Run, models: Models, workload: 
     assert status == 2 and "holds a trace with load {" in err and "'bfloat16'" in err
 
 
+def test_interrupted_it_says_how_to_go_on(
+    run: Run, models: Models, workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("trace", "--workload", str(workload), "--max-new-tokens", "12", "--out", str(tmp_path / "new"))
+
+    def record(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("draftwise.measure.trace.record.record", record)
+        status, _, err = run(*command)
+    assert (status, err) == (130, f"interrupted; the same command resumes the recording in {command[-1]}\n")
+    assert run(*command)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from draftwise import registry
-from draftwise.build import check_drafters
+from draftwise.drafters.names import check_drafters
 from draftwise.errors import UserError
 from draftwise.specs import parse_drafter
 

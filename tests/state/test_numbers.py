@@ -519,7 +519,9 @@ def test_a_path_without_the_right_to_write_is_refused(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, wrong, refuse)
-    with pytest.raises(UserError, match=r"state\.json cannot be written: Permission denied"):
+    with pytest.raises(
+        UserError, match=r"state\.json cannot be written: Permission denied; name another place"
+    ):
         usable(path)
 
 

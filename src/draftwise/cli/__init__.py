@@ -14,8 +14,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     try:
         from .app import run
+        from .completion import joined_words
 
-        status = run(sys.argv[1:] if arguments is None else arguments)
+        with joined_words(os.environ):
+            status = run(sys.argv[1:] if arguments is None else arguments)
     except KeyboardInterrupt:
         status = INTERRUPTED
     if status == INTERRUPTED:

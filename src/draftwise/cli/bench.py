@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from itertools import chain, count
@@ -70,11 +70,12 @@ def bench(
     draftwise bench --policies auto,static-4,none --per-category 5 --out results
     draftwise bench --drafters ngram,suffix --peers transformers --batch 1,4 --out results
     """
+    ours = policy_names(policies)
     with resumable("run", out), measuring() as tell:  # importing PyTorch takes seconds, too
         from draftwise.measure.bench import peers as peer
         from draftwise.measure.bench.run import bench as measure
 
-        settings = run.settings(policies=policy_names(policies), peers=tuple(peer.names(peers)), split=split)
+        settings = run.settings(policies=ours, peers=tuple(peer.names(peers)), split=split)
         results = measure(settings, out, tell=tell)
     draw(out)
     return Result(results, partial(summary, results, out))
@@ -150,13 +151,14 @@ def tune(
     draftwise tune --policy static --per-category 2
     draftwise tune --policy svip --grid threshold=0.3,0.6 --grid length=10,40 --out tuned
     """
-    with TemporaryDirectory() as scratch, measuring() as tell:
-        from draftwise.measure.bench.run import bench
-        from draftwise.measure.bench.tune import best, candidates, parse_grid
+    from draftwise.measure.bench.tune import best, candidates, parse_grid
 
-        names = policy_names(policy)
-        own_grid = parse_grid(grid or [])
-        variants = {name: candidates(name, own_grid) for name in names}
+    own_grid = parse_grid(grid or [])
+    variants = {name: candidates(name, own_grid) for name in policy_names(policy)}
+    own_folder = resumable("run", out) if out else nullcontext()
+    with TemporaryDirectory() as scratch, own_folder, measuring() as tell:
+        from draftwise.measure.bench.run import bench
+
         everyone = tuple(dict.fromkeys(text for texts in variants.values() for text in texts))
         settings = run.settings(policies=everyone, split="validation")
         results = bench(settings, out or Path(scratch), tell=tell)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from draftwise.generation.chat import Chat
     from draftwise.generation.decoder import Decoder
     from draftwise.generation.output import Output
+    from draftwise.generation.text import Piece
     from draftwise.policies.auto.drafts import Reason
 
 
@@ -91,13 +92,9 @@ def _stream(
     decoder: Decoder, text: str, settings: dict[str, Any], colours: dict[str, str], *, report: bool
 ) -> None:
     writer = show.Writer(colours)
-    pieces = iter(decoder.stream(text, **settings))
     stopped = False
     try:
-        with waiting("prefill"):
-            first = next(pieces, None)
-        for piece in chain([first] if first else [], pieces):
-            writer.write(piece)
+        _write(iter(decoder.stream(text, **settings)), writer)
     except KeyboardInterrupt:
         stopped = True
     writer.end()
@@ -107,6 +104,14 @@ def _stream(
         show.report(decoder.last, wanted=report)
     else:
         raise typer.Exit(130)
+
+
+def _write(pieces: Iterator[Piece], writer: show.Writer) -> None:
+    """Write the pieces of a text as they arrive, after a spinner while the prompt is read."""
+    with waiting("prefill"):
+        first = next(pieces, None)
+    for piece in chain([first] if first else [], pieces):
+        writer.write(piece)
 
 
 HELP = "/reset starts a new conversation; /exit or Ctrl-D leaves; Ctrl-C ends an answer"
@@ -162,6 +167,11 @@ def _read(person: bool) -> str | None:
         if person:
             print()
         return None
+    except KeyboardInterrupt:
+        if not person:
+            raise
+        print(f"\n{HELP}")  # as in a shell, the line alone is dropped: an answer may just have ended
+        return ""
 
 
 def _tell(message: str, person: bool) -> None:
@@ -184,8 +194,7 @@ def _answer(
     # Closed at once, so that an interrupted answer is part of the conversation before the next turn.
     with closing(session.send(line, **settings)) as pieces:
         try:
-            for piece in pieces:
-                writer.write(piece)
+            _write(pieces, writer)
         except KeyboardInterrupt:
             if not writer.terminal:
                 raise

@@ -239,8 +239,22 @@ class ModelOptions(LoadingOptions):
     def drafter_names(self) -> list[str]:
         return [spec.text for spec in self.specs[1]]
 
+    def check(self) -> None:
+        """Refuse wrong names and options at once: importing PyTorch takes seconds."""
+        from draftwise.drafters.names import check_drafters
+        from draftwise.models.load import check_dtype
+        from draftwise.policies.catalogue import method
+        from draftwise.state.cached import check_state
+
+        _, drafters, policy = self.specs
+        check_drafters(drafters)
+        method(policy, self.drafter_names)
+        check_dtype(self.dtype)
+        check_state(self.state)
+
     def load(self, *, seed: int | None = 0, prefix_cache: float = 0) -> Decoder:
         """The decoder for these options; `seed` also fixes the policy's choices, None draws one."""
+        self.check()
         with stages(f"loading {self.target}"):
             from draftwise import Decoder
             from draftwise.models.runner.prefix_cache import bounded

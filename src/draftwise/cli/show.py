@@ -61,10 +61,16 @@ def coloured(pieces: Iterable[Piece], colours: dict[str, str]) -> Text:
 
 
 def legend(colours: dict[str, str]) -> Text:
+    """A square in the colour of each drafter, and the target's; a name that does not fit begins a line."""
     from rich.text import Text
 
-    parts = [part for name, colour in colours.items() for part in ((f"■ {name}", colour), "  ")]
-    return Text.assemble(*parts, "□ target")
+    text, used, columns = Text(), 0, width(sys.stdout)
+    for label, colour in [*((f"■ {name}", colour) for name, colour in colours.items()), ("□ target", "")]:
+        fits = columns is None or used + len(GAP) + len(label) <= columns
+        between = "" if not used else GAP if fits else "\n"
+        used = used + len(between) + len(label) if fits else len(label)
+        text.append(between).append(label, colour)
+    return text
 
 
 def as_dict(output: Output) -> dict[str, Any]:

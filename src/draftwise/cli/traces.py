@@ -15,7 +15,7 @@ from draftwise.specs import parse_policy
 from . import show
 from .bench import draw, list_files
 from .options import Policies, WorkloadOptions, distinct, parse_models, policy_names
-from .progress import progress
+from .progress import progress, resumable
 from .show import Result, line, table
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def trace(
     questions = load(options.workload, seed=options.seed)
     questions = choose(questions, per_category=options.per_category, limit=options.limit)
     specs = parse_models(options)
-    with progress("loading models") as tell:
+    with resumable("recording", out), progress("loading models") as tell:
         from draftwise import Decoder
 
         THREADS.keep()

@@ -149,7 +149,8 @@ class Decoder:
         Raises:
             UserError: as `from_pretrained`.
         """
-        from ..build import assemble, build_target, check_drafters, compile_target, complete, eos_ids
+        from ..build import assemble, build_target, compile_target, complete, eos_ids
+        from ..drafters.names import check_drafters
         from ..models.runner.prefix_cache import keep_prefixes
         from ..models.verdicts import start
         from .generation_config import own_settings

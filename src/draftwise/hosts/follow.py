@@ -18,7 +18,7 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
-from ..build import assemble, check_drafters
+from ..build import assemble
 from ..core.arms import Arm
 from ..core.drafter_pool import DrafterPool
 from ..core.drafts import EMPTY, Draft, Verdict
@@ -28,6 +28,7 @@ from ..core.request import Request
 from ..core.request_round import RequestRound, decide, draft
 from ..core.roles import Drafter, Policy
 from ..core.sampling import Sampling
+from ..drafters.names import check_drafters
 from ..errors import UserError
 from ..policies.catalogue import Method
 from ..specs import DrafterSpec, parse_policy

@@ -214,11 +214,15 @@ def _find_device(device: str | torch.device) -> torch.device:
     return place
 
 
+def check_dtype(dtype: str) -> None:
+    if dtype not in DTYPES:
+        raise UserError(f"unknown dtype {dtype!r}: choose from {', '.join(DTYPES)}")
+
+
 def _choose_dtype(dtype: str | torch.dtype, device_type: str) -> str | torch.dtype:
     if not isinstance(dtype, str):
         return dtype
-    if dtype not in DTYPES:
-        raise UserError(f"unknown dtype {dtype!r}: choose from {', '.join(DTYPES)}")
+    check_dtype(dtype)
     return "float32" if dtype == "auto" and device_type == "cpu" else dtype
 
 

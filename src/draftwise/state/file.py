@@ -54,7 +54,8 @@ def usable(path: str | Path) -> Path:
             _swap(full).touch()
             _swap(full).unlink()
     except OSError as error:
-        raise UserError(f"state file {path} cannot be written: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise UserError(f"state file {path} cannot be written: {why}; name another place") from error
     return full
 
 

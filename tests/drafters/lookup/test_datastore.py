@@ -278,7 +278,7 @@ def test_an_interrupted_build_leaves_nothing(
             patch.setattr(np, "save", lambda *a, **k: save(*a, **k) if next(saved) else fail())
         else:
             patch.setattr(Path, "rename", fail)
-        with pytest.raises((KeyboardInterrupt, UserError)):
+        with pytest.raises((KeyboardInterrupt, UserError), match=r"^$|; choose another --out$"):
             make(tmp_path / "store", "abc")
     assert [f.name for f in tmp_path.iterdir()] == ["store.jsonl"]
     make(tmp_path / "store", "abc")

@@ -153,7 +153,7 @@ def test_a_failure_leaves_the_file_of_before(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("draftwise.models.gguf.export.quantize", full)
-    with pytest.raises(UserError, match=r"cannot write '.*m.gguf': No space left on device"):
+    with pytest.raises(UserError, match=r"cannot write '.*m.gguf': No space left on device; choose another"):
         export_gguf(str(folder), out, type="q8_0")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("m.gguf", "before")]
 

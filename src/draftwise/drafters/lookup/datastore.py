@@ -159,7 +159,7 @@ def build(
         (part / "header.json").write_text(json.dumps(asdict(header), indent=1) + "\n", encoding="utf-8")
         part.rename(out)
     except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror or error}") from error
+        raise UserError(f"cannot write {out}: {error.strerror or error}; choose another --out") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return header

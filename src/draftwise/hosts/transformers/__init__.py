@@ -17,10 +17,11 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
-from ...build import assemble, check_drafters, complete, known_tokenizer
+from ...build import assemble, complete, known_tokenizer
 from ...core.batch import OneAtATime
 from ...core.loop import Loop
 from ...core.sampling import whole_number
+from ...drafters.names import check_drafters
 from ...errors import UserError
 from ...models.cache_names import CACHE, cache_in
 from ...models.huge_pages import use_huge_pages

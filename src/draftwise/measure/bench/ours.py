@@ -16,7 +16,6 @@ from typing import Any, cast
 from ...build import (
     build_drafters,
     build_target,
-    check_drafters,
     compile_target,
     complete,
     composed,
@@ -32,6 +31,7 @@ from ...core.roles import Drafter, Grader, Graders, LateRecorder, Recorder, Roun
 from ...core.round import Round, Stats
 from ...core.sampling import Sampling
 from ...core.stops import needs
+from ...drafters.names import check_drafters
 from ...errors import UserError
 from ...generation.prompts import encode
 from ...specs import DrafterSpec, LoadOptions, parse_drafter, parse_drafters, parse_policy, parse_target

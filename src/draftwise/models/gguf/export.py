@@ -120,7 +120,9 @@ def export_gguf(
             notes = (*words.notes, *_compare_ends(loaded, tokenizer, GgufTokenizer.from_file(part)))
             types, fallbacks = _count_tensors(part, type)
     except OSError as error:
-        raise UserError(f"cannot write {str(out)!r}: {error.strerror or error}") from error
+        raise UserError(
+            f"cannot write {str(out)!r}: {error.strerror or error}; choose another file"
+        ) from error
     return Exported(
         *(out, type, architecture.name, out.stat().st_size, perf_counter() - start, pre, compared),
         *(types, fallbacks, BLOCKS.get(type, 1), notes),
