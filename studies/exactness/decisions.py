@@ -177,7 +177,6 @@ def hashes() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print the hashes, or what differs."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--tree", type=Path, help="another checkout, whose code is run")
     parser.add_argument("--json", type=Path, help="write the hashes here")

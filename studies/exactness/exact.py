@@ -45,7 +45,6 @@ CHOICE = ["zoo:general", "ngram", "suffix"]  # whom the policies of `--policies`
 
 
 def main() -> int:
-    """Compare every way with `generate`, alone and in batches."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--every", type=int, default=1, help="take every N-th prompt")
     parser.add_argument("--new-tokens", type=int, default=64)

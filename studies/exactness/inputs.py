@@ -33,7 +33,6 @@ def judged(cases: Sequence[Any]) -> Iterator[tuple[Any, Any, float]]:
 
 
 def main() -> int:
-    """Judge, print, and write the table if one is asked for."""
     args = parser_of(__doc__, PAGE).parse_args()
 
     from tests.architectures.inputs.cases import cases

@@ -206,7 +206,6 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Read the command line."""
     parser = command(__doc__, PAGE)
     parser.add_argument(
         "modules", nargs="*", metavar="MODULE", help="such as core.accept; default: those tested before"

@@ -53,7 +53,6 @@ def two_samples(one: Counter[int], other: Counter[int]) -> tuple[float, int, flo
 
 
 def main() -> None:
-    """Print a row for each policy."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--target", default="zoo:smollm2")
     parser.add_argument("--drafters", type=listed, default=["eagle:zoo:smollm2-eagle3"])

@@ -97,7 +97,6 @@ def timed(case: Any) -> tuple[Any, Any, float]:
 
 
 def main() -> int:
-    """Judge, print, and write the table if one is asked for."""
     parser = parser_of(__doc__, PAGE)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     args = parser.parse_args()

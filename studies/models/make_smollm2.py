@@ -65,7 +65,6 @@ def recipes(out: Path) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def main() -> None:
-    """Make them one after the other."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--data", type=Path, required=True, help="the folder with the training text")
     parser.add_argument("--out", type=Path, required=True, help="the folder to make")

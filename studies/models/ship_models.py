@@ -81,7 +81,6 @@ def own_text(name: str) -> tuple[str, str]:
 
 
 def main() -> None:
-    """Copy every model that OUT has."""
     parser = command(__doc__, PAGE)
     parser.add_argument("out", type=Path, help="what make_models.py has made")
     args = parser.parse_args()

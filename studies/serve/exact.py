@@ -189,7 +189,6 @@ def busy() -> Decoder:
 
 
 def main() -> int:
-    """Run the study."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--clients", type=int, default=32)

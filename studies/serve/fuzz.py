@@ -233,7 +233,6 @@ def described(examples: int) -> tuple[dict[str, Any], list[str]]:
 
 
 def main() -> int:
-    """Run the study."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--bodies", type=int, default=10_000)
     parser.add_argument("--examples", type=int, default=100, help="of Schemathesis for each address; 0: none")

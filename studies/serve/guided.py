@@ -113,7 +113,6 @@ def counted(decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, tem
 
 
 def main() -> int:
-    """Print the table."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--prompts", type=int, default=16)
     parser.add_argument("--max-new-tokens", type=int, default=120)

@@ -251,7 +251,6 @@ def table(turns_by_load: dict[str, dict[str, list[Seen]]]) -> str:
 
 
 def main() -> None:
-    """Run the study."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--target", default="zoo:target")
     parser.add_argument("--drafters", default="zoo:general,ngram,suffix")

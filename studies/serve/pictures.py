@@ -39,7 +39,6 @@ VIEWS: dict[str, dict[str, Any]] = {
 
 
 def main() -> int:
-    """Run the study."""
     parser = command(__doc__, PAGE)
     add_pictures(parser)
     folder = parser.parse_args().pictures

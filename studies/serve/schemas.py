@@ -98,7 +98,6 @@ def compare(folder: Path, n: int, *, clients: int) -> Counter[str]:
 
 
 def main() -> int:
-    """Run the study."""
     parser = command(__doc__, PAGE)
     parser.add_argument("suite", type=Path, help="folder of schemas")
     parser.add_argument("--schemas", type=int, default=200)

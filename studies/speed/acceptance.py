@@ -28,7 +28,6 @@ PAGE = "docs/explanation/toys.md"
 
 
 def main() -> None:
-    """Measure, and print the table."""
     models = [one.name for one in list_zoo() if one.name != "zoo:target"]
     parser = command(__doc__, PAGE)
     parser.add_argument("--data", default="spec-bench", help="a folder, a file or spec-bench")

@@ -110,7 +110,6 @@ def lines(trace: Trace, labels: Sequence[str]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = command(__doc__, PAGE)
     parser.add_argument("traces", nargs="+", type=Path)
     parser.add_argument("--costs", type=listed, default=["measured", "llama-8b-eagle", "llama-8b-1b"])

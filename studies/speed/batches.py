@@ -70,7 +70,6 @@ def best_fixed(stage: script.Stage, batch: int) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Print the table."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--batches", type=numbers, default=[8, 32], help="requests at once")
     parser.add_argument("--prices", type=listed, default=list(PRICES), help="knee, line or both")

@@ -381,7 +381,6 @@ def _cell(first: Side, second: Side) -> str:
 
 
 def main() -> None:
-    """Print the tables of all papers."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--trace", type=Path, required=True, help="one model and lookups")
     parser.add_argument("--drafters", type=listed, default=[], help="of --trace; default: all")

@@ -77,7 +77,6 @@ def play(trace: Trace, costs: Any, orders: int, *, strangers: bool) -> dict[str,
 
 
 def main() -> None:
-    """Print a table for each trace and its costs."""
     parser = command(__doc__, PAGE)
     parser.add_argument("traces", nargs="+", type=Path, help="folders of traces")
     parser.add_argument("--costs", type=listed, default=["measured"])

@@ -133,7 +133,6 @@ def own_time(texts: Texts) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print both tables."""
     parser = command(__doc__, PAGE)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--policy", default="auto")

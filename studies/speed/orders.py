@@ -79,7 +79,6 @@ def table(title: str, before: Seconds, after: Seconds) -> None:
 
 
 def main() -> None:
-    """Print a table for each tree and part."""
     parser = command(__doc__, PAGE)
     parser.add_argument("traces", nargs="+", help="folders of traces")
     parser.add_argument("--costs", type=listed, default=["measured", "llama-8b-eagle", "llama-8b-1b"])

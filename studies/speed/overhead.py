@@ -201,7 +201,6 @@ def table(runs: dict[str, list[dict[str, Any]]]) -> None:
 
 
 def main() -> None:
-    """Run the trees in turn, then print a table for each."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--tree", type=Path, action="append", default=[], help="another checkout to compare")
     parser.add_argument("--setups", type=listed, default=list(SETUPS), help="policies")

@@ -304,7 +304,6 @@ def compare(args: Any) -> None:
 
 
 def main() -> None:
-    """Record, or compare."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--workload", default="", help="record it, as `draftwise trace` names it")
     parser.add_argument("--drafters", type=listed, default=["eagle:zoo:smollm2-eagle3"])

@@ -176,7 +176,6 @@ def settings(
 
 
 def main() -> None:
-    """Time every setting in turn, and print a table."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--tokens", type=int, default=96, help="tokens of a text")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each setting")

@@ -171,7 +171,6 @@ def methods(world: World, texts: Sequence[Text], data: Path | None) -> Iterator[
 
 
 def main() -> None:
-    """Write workloads, or print the table."""
     parser = command(__doc__, PAGE)
     parser.add_argument("--data", type=Path, help="DOMAIN/test.jsonl and train.jsonl; routers learn from it")
     parser.add_argument("--out", type=Path, help="the folder of the workloads")

@@ -188,7 +188,6 @@ def draw(path: Path) -> None:
 
 
 def main() -> None:
-    """Print the figures and draw the picture."""
     parser = command(__doc__, PAGE)
     add_pictures(parser)
     folder = parser.parse_args().pictures

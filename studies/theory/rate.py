@@ -134,7 +134,6 @@ def draw(marks: Sequence[int], curves: Mapping[str, Vector], gaps: Sequence[floa
 
 
 def main() -> None:
-    """Print the losses and draw the picture."""
     parser = command(__doc__, PAGE)
     add_pictures(parser)
     folder, marks = parser.parse_args().pictures, [2**k for k in range(6, 15)]
