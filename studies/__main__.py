@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-from dataclasses import dataclass
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class Study:
+class Study(NamedTuple):
     """A module that `python -m` runs, its first line, and the page that its figures stand in."""
 
     module: str
@@ -22,18 +21,10 @@ def studies() -> list[Study]:
     """All modules that name a page, read without importing them."""
     listed = []
     for path in sorted(HERE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
-        pages = [
-            node.value.value
-            for node in tree.body
-            if isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Constant)
-            and [ast.unparse(target) for target in node.targets] == ["PAGE"]
-        ]
-        if pages:
+        text = path.read_text()
+        if page := re.search(r'^PAGE = "(.+)"$', text, re.MULTILINE):
             module = ".".join(path.relative_to(HERE.parent).with_suffix("").parts)
-            about = (ast.get_docstring(tree) or "").splitlines()[0]
-            listed.append(Study(module, about, str(pages[0])))
+            listed.append(Study(module, text.split('"""')[1].splitlines()[0], page[1]))
     return listed
 
 

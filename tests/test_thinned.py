@@ -17,7 +17,7 @@ from draftwise.core.roles import GradeJob, RoundRecord
 from draftwise.core.sampling import Sampling
 from draftwise.policies.recorders import full_information as grading
 from draftwise.policies.recorders.full_information import Grading
-from studies.theory.enumeration import (
+from studies.theory.estimators import (
     Chain,
     Distribution,
     History,

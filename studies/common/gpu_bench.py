@@ -182,10 +182,3 @@ def deepen(model: Any, layers: int) -> None:
     model.config.num_hidden_layers = len(mixed)
     if getattr(model.config, "layer_types", None):
         model.config.layer_types = [model.config.layer_types[0]] * len(mixed)
-
-
-class Part:
-    """What has a runner, as targets and drafters do."""
-
-    def __init__(self, runner: Any) -> None:
-        self.runner = runner

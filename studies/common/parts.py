@@ -45,19 +45,12 @@ def run_part(line: Sequence[str], seconds: float, note: Callable[[Row], None]) -
 
 def print_rows(part: str, steps: Iterable[Step]) -> int:
     """Print the row of each step; one that raises leaves an error in its place. Returns how many raised."""
-    count = 0
-    for row in _rows(steps):
-        count += "error" in row
+    count, left = 0, iter(steps)
+    while True:
+        try:
+            if (step := next(left, None)) is None:
+                return count
+            row = step()
+        except Exception:  # another library's, or ours: the other steps still tell something
+            count, row = count + 1, {"error": traceback.format_exc()[-MOST:]}
         print(json.dumps({"part": part, **row}), flush=True)
-    return count
-
-
-def _rows(steps: Iterable[Step]) -> Iterable[Row]:
-    try:
-        for step in steps:
-            try:
-                yield step()
-            except Exception:  # another library's, or ours: the other steps still tell something
-                yield {"error": traceback.format_exc()[-MOST:]}
-    except Exception:
-        yield {"error": traceback.format_exc()[-MOST:]}

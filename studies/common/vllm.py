@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from draftwise.errors import UserError
 from draftwise.generation.prompts import prompt_ids
 from studies.common.command import again
 
@@ -44,21 +45,24 @@ def engine(target: str, speculative: dict[str, Any] | None, *, batch: int, **mor
     return LLM(resolve(target), max_num_seqs=batch, speculative_config=speculative, **options | more)
 
 
-def apart(one: dict[str, Any], *, cores: str) -> dict[str, Any]:
+def apart(one: dict[str, Any], *, cores: str = "") -> dict[str, Any]:
     """Run this study in a process of its own, with `--one`, and return what it writes to `out`.
 
-    If it ends without, the result says why: `absent`.
+    With `cores` the engine is in that process, bound to them, and quiet.
+
+    Raises:
+        UserError: it ends without; says why.
     """
     with tempfile.TemporaryDirectory() as folder:
         out, log = Path(folder) / "result.json", Path(folder) / "log"
-        more = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": cores}
+        own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": cores}
         arguments = again("--one", json.dumps(one | {"out": str(out)}))
         with log.open("w") as err:
-            environment = os.environ | settings() | more
-            ended = subprocess.run(arguments, stdout=err, stderr=err, env=environment, check=False)
+            where: dict[str, Any] = {"stdout": err, "stderr": err, "env": os.environ | settings() | own}
+            ended = subprocess.run(arguments, check=False, **where if cores else {})
         if ended.returncode or not out.exists():
             lines = [line for line in log.read_text().splitlines() if "Error" in line]
-            return {"absent": lines[-1][-200:] if lines else f"ended with status {ended.returncode}"}
+            raise UserError(lines[-1][-200:] if lines else f"ended with status {ended.returncode}")
         result: dict[str, Any] = json.loads(out.read_text())
     return result
 

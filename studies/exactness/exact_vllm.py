@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import tempfile
 from argparse import SUPPRESS, Namespace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 from draftwise.models.load import resolve
 from studies.common import heads, vllm
-from studies.common.command import again, command, listed, numbers, start
+from studies.common.command import command, listed, numbers, start
 from studies.common.texts import spread
 
 PAGE = "docs/how-to/vllm.md"
@@ -61,10 +60,10 @@ def compare(options: Namespace) -> int:
         else:
             ways[:0] = [{"drafters": [name], "policy": "static-5"} for name in options.drafters]
         ways = [way for way in ways if options.only in ",".join(way["drafters"])]
-        plain, worst = child({})["texts"], 0
+        plain, worst = vllm.apart({})["texts"], 0
         for way in ways:
             start = perf_counter()
-            result = child(way)
+            result = vllm.apart(way)
             took, drafted = perf_counter() - start, result["totals"].get("drafters", {})
             name = f"{','.join(way['drafters'])} {way['policy']}".replace(folder, "")
             for level, texts in result["texts"].items():
@@ -75,10 +74,8 @@ def compare(options: Namespace) -> int:
                 name.replace(folder, ""): (count["num_draft_tokens"], count["num_accepted_tokens"])
                 for name, count in drafted.items()
             }
-            print(
-                f"  {took:.0f} s; tokens drafted and accepted, of {result['steps']} steps: {counts}",
-                flush=True,
-            )
+            steps = f"of {result['steps']} steps: {counts}"
+            print(f"  {took:.0f} s; tokens drafted and accepted, {steps}", flush=True)
             if result["passes"]:
                 print(f"  {result['passes']} calls of vLLM's own model", flush=True)
     return worst
@@ -89,16 +86,6 @@ def own_teams(folder: Path) -> list[list[str]]:
     good, bad = heads.write_eagle(folder / "eagle"), heads.write_random_eagle3(folder / "eagle3")
     models = ["vllm:draft_model:zoo:general", f"vllm:eagle:{good}", f"vllm:eagle3:{bad}"]
     return [*([model, "ngram"] for model in models), ["vllm:ngram?min=2", "suffix"]]
-
-
-def child(way: dict[str, Any]) -> dict[str, Any]:
-    """Return the texts of one engine."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "result.json"
-        settings = json.dumps(way | {"out": str(out)})
-        subprocess.run(again("--one", settings), check=True)
-        result: dict[str, Any] = json.loads(out.read_text())
-    return result
 
 
 def write(options: Namespace, way: dict[str, Any]) -> dict[str, Any]:

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -60,31 +61,25 @@ def main() -> int:
     options.file.unlink(missing_ok=True)
     prompts = [prompt[-400:] for prompt in spread(options.prompts)]
 
-    with server(options, 0, {}) as plain:
+    with closing(Server(options, 0, {})) as plain:
+        plain.wait()
         expected = [plain.ask(prompt) for prompt in prompts]
-    with HOW[options.how](options) as replicas:
+    with closing(HOW[options.how](options)) as replicas:
         seen = traffic(replicas, options, prompts, expected)
         rounds = replicas.rounds()
-    learned = played(options.file)
+    learned = round(sum(json.loads(options.file.read_text())["numbers"]["shared"]["pulls"]))
     minute = 60.0 * rounds / options.seconds
-    print(f"{options.how}: {seen.texts} texts, {seen.wrong} not plain vLLM's")
-    print(f"{seen.repeated} requests repeated, because their replica had gone")
+    print(f"{options.how}: {seen['texts']} texts, {seen['wrong']} not plain vLLM's")
+    print(f"{seen['repeated']} requests repeated, because their replica had gone")
     print(f"rounds: {rounds} decided, {minute:.0f} a minute; {rounds - learned} of them not in the file")
-    return int(seen.wrong > 0 or rounds - learned > minute)
-
-
-class Seen:
-    """What the clients have seen."""
-
-    def __init__(self) -> None:
-        self.texts = self.wrong = self.repeated = 0
+    return int(seen["wrong"] > 0 or rounds - learned > minute)
 
 
 def traffic(
     replicas: Servers | Ray, options: Namespace, prompts: Sequence[str], expected: Sequence[str]
-) -> Seen:
+) -> Counter[str]:
     """Answer the prompts in turn for some seconds, and have a replica replaced meanwhile."""
-    seen, end = Seen(), time.monotonic() + options.seconds
+    seen, end = Counter[str](), time.monotonic() + options.seconds
 
     def client(number: int) -> None:
         k = number
@@ -92,11 +87,11 @@ def traffic(
             try:
                 text = replicas.ask(k, prompts[k % len(prompts)])
             except BROKEN:
-                seen.repeated += 1
+                seen["repeated"] += 1
                 time.sleep(0.5)
                 continue
-            seen.texts += 1
-            seen.wrong += text != expected[k % len(prompts)]
+            seen["texts"] += 1
+            seen["wrong"] += text != expected[k % len(prompts)]
             k += options.concurrency
 
     with ThreadPoolExecutor(options.concurrency) as pool:
@@ -105,12 +100,6 @@ def traffic(
         replicas.replace()
         list(clients)
     return seen
-
-
-def played(file: Path) -> int:
-    """Return the number of rounds in a state file."""
-    pulls: list[float] = json.loads(file.read_text())["numbers"]["shared"]["pulls"]
-    return round(sum(pulls))
 
 
 # -- servers and ranks -------------------------------------------------------------------------------------
@@ -166,31 +155,24 @@ class Server:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop it as a user would."""
         self.process.terminate()
         self.process.wait()
 
 
-@contextmanager
-def server(options: Namespace, number: int, speculative: dict[str, Any]) -> Iterator[Server]:
-    """A server from its start to its end."""
-    one = Server(options, number, speculative)
-    try:
-        one.wait()
-        yield one
-    finally:
-        one.stop()
-
-
 class Servers:
     """Servers that are restarted one by one: two of their own, or one of two ranks."""
 
-    def __init__(self, options: Namespace, count: int, *more: str) -> None:
+    def __init__(self, options: Namespace, count: int = 2, *more: str) -> None:
         self.new: Callable[[int], Server] = lambda k: Server(options, k, configured(options), *more)
         self.all, self.killed = [self.new(k) for k in range(count)], 0
-        for one in self.all:
-            one.wait()
+        try:
+            for one in self.all:
+                one.wait()
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, number: int, prompt: str) -> str:
         """Return a greedy continuation; raise one of `BROKEN` if the replica has gone."""
@@ -205,20 +187,9 @@ class Servers:
         self.all[-1] = self.new(len(self.all) - 1)
         self.all[-1].wait()
 
-
-@contextmanager
-def servers(options: Namespace, count: int = 2, *more: str) -> Iterator[Servers]:
-    both = Servers(options, count, *more)
-    try:
-        yield both
-    finally:
-        for one in both.all:
-            one.stop()
-
-
-def ranks(options: Namespace) -> Any:
-    """One server of two ranks, each with a policy of its own."""
-    return servers(options, 1, "--data-parallel-size", "2")
+    def close(self) -> None:
+        for one in self.all:
+            one.close()
 
 
 def configured(options: Namespace) -> dict[str, Any]:
@@ -293,17 +264,15 @@ class Ray:
         for process in (*replica.children(recursive=True), replica):
             process.kill()
 
-
-@contextmanager
-def ray_serve(options: Namespace) -> Iterator[Ray]:
-    replicas = Ray(options)
-    try:
-        yield replicas
-    finally:
-        replicas.serve.shutdown()
+    def close(self) -> None:
+        self.serve.shutdown()
 
 
-HOW: dict[str, Callable[[Namespace], Any]] = {"servers": servers, "ranks": ranks, "ray": ray_serve}
+HOW: dict[str, Callable[[Namespace], Any]] = {
+    "servers": Servers,
+    "ranks": lambda options: Servers(options, 1, "--data-parallel-size", "2"),  # each with its own policy
+    "ray": Ray,
+}
 
 
 if __name__ == "__main__":

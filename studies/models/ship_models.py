@@ -62,22 +62,11 @@ RIGHTS = """{sources}
 Attributions and exact versions: [NOTICE](../NOTICE). Licence texts: [licenses](../licenses)."""
 
 
-def target_of(name: str) -> str:
-    """The bundled or real target that a model was made for."""
-    return "zoo:smollm2" if name.startswith("smollm2-") else "zoo:target"
-
-
-def kind_of(name: str) -> str:
-    """What a bundled model is, as its card says it."""
-    if target_of(name) == "zoo:smollm2":
-        return "medusa" if name.endswith("medusa") else "eagle"
-    return name if name in WHAT else "drafter"
-
-
-def own_text(name: str) -> tuple[str, str]:
-    """What the card says of the target, and of the sources."""
-    real = target_of(name) == "zoo:smollm2"
-    return (REAL if real else TOY), RIGHTS.format(sources=OF_PROMPTS if real else OF_TARGET)
+def own_text(name: str) -> tuple[str, str, str]:
+    """What a model is, as its card says it, and what the card says of the target, and of the sources."""
+    if name.startswith("smollm2-"):
+        return "medusa" if name.endswith("medusa") else "eagle", REAL, RIGHTS.format(sources=OF_PROMPTS)
+    return name if name in WHAT else "drafter", TOY, RIGHTS.format(sources=OF_TARGET)
 
 
 def main() -> None:
@@ -120,7 +109,7 @@ def described(card: str, source: Path, place: Path) -> str:
     about = f"{known.description[0].upper()}{known.description[1:]}. {known.parameters:,} parameters{shape}."
     for folder in (str(source), str(source.parent / "general"), str(source.parent / "smollm2-eagle3")):
         card = card.replace(folder, f"zoo:{Path(folder).name}")
-    kind, (note, rights) = kind_of(name), own_text(name)
+    kind, note, rights = own_text(name)
     for old, new in (
         (f"--drafters {name}\n", f"--drafters zoo:{name}\n"),
         (f" {kind}:{name}\n", f" {kind}:zoo:{name}\n"),

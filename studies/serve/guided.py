@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from draftwise import Decoder
@@ -68,25 +67,13 @@ KINDS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Tokens and rounds of some texts, and the texts."""
+def written(
+    decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, temperature: float
+) -> tuple[list[str], tuple[tuple[int, ...], ...]]:
+    """Write a text for each prompt; accepted tokens a round, their share of those drafted, tokens a round.
 
-    tokens: int
-    rounds: int
-    drafted: int
-    accepted: int
-    texts: tuple[tuple[int, ...], ...]
-
-    @property
-    def cells(self) -> tuple[str, str, str]:
-        """Accepted tokens a round, their share of those drafted, and tokens a round."""
-        rate = self.accepted / max(1, self.drafted)
-        return f"{self.accepted / self.rounds:.2f}", f"{100 * rate:.0f} %", f"{self.tokens / self.rounds:.2f}"
-
-
-def counted(decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, temperature: float) -> Counts:
-    """Write a text for each prompt."""
+    And the texts.
+    """
     form = {"type": "json_schema", "json_schema": {"name": "one", "schema": SCHEMA}}
     body = Completion.model_validate({"model": MODEL, "prompt": "x", "response_format": form})
     parser = RequestParser(decoder)
@@ -103,13 +90,10 @@ def counted(decoder: Decoder, asked: Sequence[str], kind: Any, *, most: int, tem
         seed=7,
     )
     rounds = [round for output in outputs for round in output.rounds]
-    return Counts(
-        sum(len(output.token_ids) for output in outputs),
-        len(rounds),
-        sum(round.drafted for round in rounds),
-        sum(round.accepted for round in rounds),
-        tuple(tuple(output.token_ids) for output in outputs),
-    )
+    accepted, drafted = (sum(getattr(round, what) for round in rounds) for what in ("accepted", "drafted"))
+    texts = tuple(tuple(output.token_ids) for output in outputs)
+    each = f"{accepted / len(rounds):.2f}", f"{sum(map(len, texts)) / len(rounds):.2f}"
+    return [each[0], f"{100 * accepted / max(1, drafted):.0f} %", each[1]], texts
 
 
 def main() -> int:
@@ -127,11 +111,11 @@ def main() -> int:
         for text, temperature in (("greedy", 0.0), ("drawn", 1.0)):
             texts = set()
             for name, kind in KINDS.items():
-                counts = counted(decoder, asked, kind, most=args.max_new_tokens, temperature=temperature)
-                print(row(f"`{drafter}`", text, name, *counts.cells), flush=True)
-                texts.add(counts.texts)
-            if temperature == 0.0:
-                different += len(texts) > 1
+                limits = {"most": args.max_new_tokens, "temperature": temperature}
+                cells, own = written(decoder, asked, kind, **limits)
+                print(row(f"`{drafter}`", text, name, *cells), flush=True)
+                texts.add(own)
+            different += temperature == 0.0 and len(texts) > 1
     print(json.dumps({"different": different}))
     return int(different > 0)
 

@@ -71,9 +71,8 @@ def figures(turns: Sequence[Seen], plain: Sequence[Seen]) -> dict[str, float]:
     for name in ("first", "gap"):
         values = [value for one in turns for value in getattr(one, f"{name}s")]
         for part in (50, 99):
-            figure_by_name[f"{name}_p{part}_ms"] = (
-                1000 * float(np.percentile(values, part)) if values else 0.0
-            )
+            late = float(np.percentile(values, part)) if values else 0.0
+            figure_by_name[f"{name}_p{part}_ms"] = 1000 * late
     return figure_by_name
 
 
@@ -91,17 +90,11 @@ async def one(stream: Awaitable[AsyncIterator[Any]], seen: Seen) -> None:
     first = True
     async for chunk in await stream:
         now = time.perf_counter()
-        if any(piece_of(choice) for choice in chunk.choices):
+        if any(choice.delta.content if hasattr(choice, "delta") else choice.text for choice in chunk.choices):
             seen.firsts.append(now - began) if first else seen.gaps.append(now - last)
             first, last = False, now
         if chunk.usage is not None:
             seen.tokens += chunk.usage.completion_tokens
-
-
-def piece_of(choice: Any) -> str | None:
-    """The new text of a choice, of either kind of request."""
-    text: str | None = choice.delta.content if hasattr(choice, "delta") else choice.text
-    return text
 
 
 Ask = Callable[[openai.AsyncOpenAI, str], Awaitable[AsyncIterator[Any]]]
@@ -159,17 +152,8 @@ def run(words: Sequence[str], **more: Any) -> Iterator[subprocess.Popen[str]]:
 def ours(target: str, drafters: str, policy: str, batch: int) -> Iterator[Server]:
     """A server of ours."""
     words = [sys.executable, "-m", "draftwise", "serve", "--target", target, "--name", target]
-    words += [
-        "--port",
-        "0",
-        "--no-log-requests",
-        "--batch",
-        str(batch),
-        "--queue",
-        "4096",
-        "--policy",
-        policy,
-    ]
+    words += shlex.split(f"--port 0 --no-log-requests --batch {batch} --queue 4096")
+    words += ["--policy", policy]
     words += ["--drafters", drafters] if policy != "none" else []
     # After a sleep it would take what the others used meanwhile for the present load.
     threads = {"OMP_NUM_THREADS": str(cores())} | os.environ

@@ -47,12 +47,9 @@ def schemas(folder: Path, n: int) -> Iterator[tuple[str, Any]]:
 def asked(client: httpx.Client, schema: Any, speculative: bool) -> dict[str, Any]:
     """The answer to a request for a text of this schema."""
     form = {"type": "json_schema", "json_schema": {"name": "one", "schema": schema}}
-    body = {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": "Fill in the form."}],
-        "temperature": 0.0,
-    }
-    body |= {"max_tokens": MOST, "response_format": form, "speculative": speculative}
+    messages = [{"role": "user", "content": "Fill in the form."}]
+    body = {"model": MODEL, "messages": messages, "temperature": 0.0, "max_tokens": MOST}
+    body |= {"response_format": form, "speculative": speculative}
     answer: dict[str, Any] = client.post("/v1/chat/completions", json=body).json()
     return answer
 

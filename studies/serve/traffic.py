@@ -70,7 +70,7 @@ def main() -> None:
         return
     results = {}
     for name, speculative in METHODS.items():
-        results[name] = served(options, name, speculative)
+        results[name] = served(options, speculative)
         print(table(results), flush=True)
 
 
@@ -83,17 +83,15 @@ def arrivals() -> list[Arrival]:
         ]
 
 
-def served(options: Namespace, name: str, speculative: dict[str, Any] | None) -> list[list[float]]:
+def served(options: Namespace, speculative: dict[str, Any] | None) -> list[list[float]]:
     """Both halves: for each request its arrival in the trace, its seconds and its tokens."""
     rows: list[list[float]] = []
     with TemporaryDirectory() as folder:
         if speculative and "state" in speculative:
             speculative = speculative | {"state": str(Path(folder) / speculative["state"])}
         for second in (False, True):
-            result = vllm.apart({"speculative": speculative, "second": second}, cores=options.cores)
-            if "absent" in result:
-                raise UserError(f"{name}: {result['absent']}")
-            rows += result["rows"]
+            one = {"speculative": speculative, "second": second}
+            rows += vllm.apart(one, cores=options.cores)["rows"]
     return rows
 
 

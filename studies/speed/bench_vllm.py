@@ -15,6 +15,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from draftwise.errors import UserError
 from studies.common import vllm
 from studies.common.command import command, listed, numbers, start
 from studies.common.tables import heading, row
@@ -67,7 +68,10 @@ def engines(options: Namespace) -> list[dict[str, Any]]:
         left = (perf_counter() - start) / k * (len(chosen) - k) if k else 0.0
         about = f", about {left / 60:.1f} min left" if k else ""
         print(f"{name} ({k + 1} of {len(chosen)}{about})", file=sys.stderr, flush=True)
-        told = vllm.apart({"speculative": speculative}, cores=options.cores)
+        try:
+            told = vllm.apart({"speculative": speculative}, cores=options.cores)
+        except UserError as error:
+            told = {"absent": str(error)}
         plain = next((r["texts"] for r in results if r["name"] == "plain"), told.get("texts"))
         same = sum(a == b for a, b in zip(plain or (), told.get("texts", ()), strict=False))
         results.append({"name": name, "identical": same} | told)

@@ -69,36 +69,24 @@ class Claim:
         return Side(f"`{of}`", ran.seconds, ran.mean_accepted)
 
 
-def hindsight(who: str, lengths: Sequence[int] = ()) -> SideOf:
+def hindsight(who: str, world: World, lengths: Sequence[int] = ()) -> Side:
     """The best fixed drafter and length, chosen after the fact."""
-
-    def side(world: World) -> Side:
-        name, seconds = world.best_fixed(world.team(who), lengths or range(1, world.trace.header.length + 1))
-        return Side("best fixed", seconds, detail=name)
-
-    return side
+    name, seconds = world.best_fixed(world.team(who), lengths or range(1, world.trace.header.length + 1))
+    return Side("best fixed", seconds, detail=name)
 
 
-def tuned_length(who: str) -> SideOf:
+def tuned_length(who: str, world: World) -> Side:
     """A tuned drafter and length, one for all prompts."""
-
-    def side(world: World) -> Side:
-        arms = {f"{arm[0]} {arm[1]}": s for arm, s in world.fixed.items() if arm[0] in world.team(who)}
-        name, seconds = tuned(arms)
-        return Side("tuned length", seconds, detail=name)
-
-    return side
+    arms = {f"{arm[0]} {arm[1]}": s for arm, s in world.fixed.items() if arm[0] in world.team(who)}
+    name, seconds = tuned(arms)
+    return Side("tuned length", seconds, detail=name)
 
 
-def tuned_rule(name: str, thresholds: Iterable[float], longest: int) -> SideOf:
+def tuned_rule(name: str, thresholds: Iterable[float], longest: int, world: World) -> Side:
     """A stop rule of the first model, tuned."""
-
-    def side(world: World) -> Side:
-        runs = {f"{x:g}": world.run(f"{name}={x:g}&length={longest}", [world.model]) for x in thresholds}
-        which, seconds = tuned({x: ran.seconds for x, ran in runs.items()})
-        return Side(f"tuned `{name.split('?')[0]}`", seconds, detail=which)
-
-    return side
+    runs = {f"{x:g}": world.run(f"{name}={x:g}&length={longest}", [world.model]) for x in thresholds}
+    which, seconds = tuned({x: ran.seconds for x, ran in runs.items()})
+    return Side(f"tuned `{name.split('?')[0]}`", seconds, detail=which)
 
 
 def tuned_classifier(world: World) -> Side:
@@ -108,14 +96,10 @@ def tuned_classifier(world: World) -> Side:
     return Side("tuned classifier", seconds, detail=which)
 
 
-def alone(n: int = 0) -> SideOf:
+def alone(world: World, n: int = 0) -> Side:
     """One model for all prompts, by its number: the generalist, or another one, or the last."""
-
-    def side(world: World) -> Side:
-        name = world.models[: n + 1][-1]
-        return Side(f"`{name}`", world.fixed[name, 5])
-
-    return side
+    name = world.models[: n + 1][-1]
+    return Side(f"`{name}`", world.fixed[name, 5])
 
 
 def own(world: World) -> Side:
@@ -158,56 +142,59 @@ def tapout(longest: int, *, greedy: bool = True) -> list[Claim]:
         for name, more in zip(families, ((0.1,), (2.0, 2.5, 3.0), (0.1, 0.2)), strict=True):
             families[name] += more
     return [Claim(says, seq, other, "model") for says, other in others.items()] + [
-        Claim(f"UCB1 beats tuned {name.split('?')[0]}", seq, tuned_rule(name, xs, longest), "model")
+        Claim(f"UCB1 beats tuned {name.split('?')[0]}", seq, partial(tuned_rule, name, xs, longest), "model")
         for name, xs in families.items()
     ]
 
 
 def disco(longest: int, *, greedy: bool = True) -> list[Claim]:
     """DISCO's, arXiv 2405.04304, on one model drafter."""
-    best, heuristic = hindsight("model"), f"hf-heuristic?start=5&longest={longest}"
+    best, length = partial(hindsight, "model"), partial(tuned_length, "model")
+    heuristic = f"hf-heuristic?start=5&longest={longest}"
     thresholds = (*(() if greedy else (0.1,)), 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    confident = tuned_rule("max-confidence?threshold", thresholds, longest)
+    confident = partial(tuned_rule, "max-confidence?threshold", thresholds, longest)
     return [
         Claim("the oracle beats the best static length", foreseen, best),
         Claim("the best static length beats the heuristic", best, heuristic, "model"),
-        Claim("a tuned confidence beats the tuned length", confident, tuned_length("model")),
-        Claim("a tuned classifier beats the tuned length", tuned_classifier, tuned_length("model")),
+        Claim("a tuned confidence beats the tuned length", confident, length),
+        Claim("a tuned classifier beats the tuned length", tuned_classifier, length),
         Claim("a tuned classifier beats a tuned confidence", tuned_classifier, confident),
     ]
 
 
 def banditspec() -> list[Claim]:
     """BanditSpec's, arXiv 2505.15141, on all drafters."""
-    best, lengths = hindsight("everyone", (5,)), "ucbspec?arms=lengths&reward=rate&per_query=false"
+    best, tuned_one = partial(hindsight, "everyone", lengths=(5,)), partial(tuned_length, "model")
+    lengths = "ucbspec?arms=lengths&reward=rate&per_query=false"
     return [
         Claim("UCBSpec beats EXP3Spec", "ucbspec", "exp3spec", "everyone"),
         Claim("UCBSpec beats the best single drafter", "ucbspec", best, "everyone"),
         Claim("with a tenth of its radius", "ucbspec?strength=0.1", best, "everyone"),
         Claim("UCBSpec beats a random choice", "ucbspec", "random", "everyone"),
-        Claim("UCBSpec over lengths beats the tuned length", lengths, tuned_length("model"), "model"),
+        Claim("UCBSpec over lengths beats the tuned length", lengths, tuned_one, "model"),
     ]
 
 
 def practice(longest: int) -> list[Claim]:
     """What a policy is worth against a rule without learning, on all drafters."""
     names = ("ucbspec", "exp3spec", "ucb1", "linucb", "hedgespec", f"auto?length={min(longest, LENGTHS[-1])}")
-    rule = '"lookup, else model"'
+    rule, best = '"lookup, else model"', partial(hindsight, "everyone")
     return [
         *(Claim(f"{name.split('?')[0]} beats {rule}", name, otherwise, "everyone") for name in names),
-        Claim(f"the tuned drafter and length beat {rule}", tuned_length("everyone"), otherwise),
-        Claim("auto beats the best fixed drafter and length", names[-1], hindsight("everyone"), "everyone"),
+        Claim(f"the tuned drafter and length beat {rule}", partial(tuned_length, "everyone"), otherwise),
+        Claim("auto beats the best fixed drafter and length", names[-1], best, "everyone"),
     ]
 
 
 def metasd(reward: str, router: str) -> list[Claim]:
     """MetaSD's, arXiv 2604.05417, on the specialists; divergence as `reward` needs a trace with overlaps."""
     ucb, exp3, sh, petc = (f"metasd-{name}?reward={reward}" for name in ("ucb", "exp3", "sh", "petc"))
+    best = partial(hindsight, "specialists", lengths=(5,))
     claims = [
-        Claim("UCB beats the generalist", ucb, alone()),
-        Claim("the own specialist beats the generalist", own, alone()),
+        Claim("UCB beats the generalist", ucb, alone),
+        Claim("the own specialist beats the generalist", own, alone),
         Claim("UCB beats the own specialist", ucb, own),
-        Claim("UCB beats the best single specialist", ucb, hindsight("specialists", (5,)), "specialists"),
+        Claim("UCB beats the best single specialist", ucb, best),
         Claim("UCB beats a random choice", ucb, "random"),
         Claim("UCB beats EXP3", ucb, exp3),
         Claim("UCB beats sequential halving", ucb, sh),
@@ -229,15 +216,11 @@ def hedgespec() -> list[Claim]:
     """HedgeSpec's, arXiv 2510.20064, on the specialists, and on more and more model drafters."""
     others = ("ucbspec", "exp3spec", f"metasd-ucb?reward={EFFICIENCY}", "random")
     claims = [Claim(f"HedgeSpec beats {other}", "hedgespec", other) for other in others]
+    best = partial(hindsight, "specialists", lengths=(5,))
     claims += [
-        Claim("HedgeSpec beats the generalist", "hedgespec", alone()),
+        Claim("HedgeSpec beats the generalist", "hedgespec", alone),
         Claim("HedgeSpec beats the own specialist", "hedgespec", own),
-        Claim(
-            "HedgeSpec beats the best single specialist",
-            "hedgespec",
-            hindsight("specialists", (5,)),
-            "specialists",
-        ),
+        Claim("HedgeSpec beats the best single specialist", "hedgespec", best),
         Claim("NormalHedge beats Hedge", "hedgespec", "hedgespec-hedge"),
         Claim("an unbiased estimate beats the product", "hedgespec", "hedgespec?form=product"),
         Claim("graded every 16 tokens, it beats UCBSpec", "hedgespec?every=16", "ucbspec"),
@@ -252,7 +235,7 @@ def hedgespec() -> list[Claim]:
     claims.append(Claim("graded every 16 tokens, UCBSpec, 5 models", "hedgespec?every=16", "ucbspec", "5"))
     for n in range(5):
         says = f"HedgeSpec with 5 models beats model {n + 1}"
-        claims.append(Claim(says, "hedgespec", alone(n), "5"))
+        claims.append(Claim(says, "hedgespec", partial(alone, n=n), "5"))
     return claims
 
 

@@ -36,17 +36,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from draftwise.errors import UserError
 from draftwise.generation.prompts import prompt_ids
 from draftwise.writing import write_text
 from studies.common.command import command, listed, numbers, start
-from studies.common.gpu_bench import Bench, Part, device_name
+from studies.common.gpu_bench import Bench, device_name
 from studies.common.parts import Row, Step, print_rows, run_part
+from studies.common.tables import heading
+from studies.common.tables import row as table_row
 from studies.common.texts import generated, spread
 from studies.exactness.sampled import third_tokens, two_samples
 
@@ -151,8 +151,7 @@ def measure_first(bench: Bench) -> Iterator[Step]:
     def texts(policy: str, graphs: bool) -> Row:
         begin = perf_counter()
         decoder = bench.decoder(model, policy, "float32", graphs=graphs)
-        ready = perf_counter() - begin
-        row: Row = {"method": policy, "graphs": graphs, "s_to_load": round(ready, 2)}
+        row: Row = {"method": policy, "graphs": graphs, "s_to_load": round(perf_counter() - begin, 2)}
         return row | text_row(bench, decoder, bench.encoded(decoder)[:6], plain)
 
     for policy, graphs in (("none", False), ("none", True), ("static-4", True), ("auto", True)):
@@ -207,13 +206,8 @@ def transformers_steps(bench: Bench, model: Any, plain: Sequence[Any], size: flo
         bench.wait()
         rate = sum(map(len, texts)) / (perf_counter() - begin)
         same = sum(a == b[: len(a)] for a, b in zip(texts, plain, strict=False))
-        method = f"Transformers, {name}"
-        return {
-            "billions": size,
-            "method": method,
-            "tokens_per_s": round(rate, 1),
-            "equal": (same, len(texts)),
-        }
+        row: Row = {"billions": size, "method": f"Transformers, {name}"}
+        return row | {"tokens_per_s": round(rate, 1), "equal": (same, len(texts))}
 
     for name, more in modes.items():
         if bench.device == "cuda" or "compiled" not in name:
@@ -250,25 +244,16 @@ def measure_rounds(bench: Bench) -> Iterator[Step]:
         while loop.open:
             loop.step()
         events = list(seen.events())
-        marks = [event for event in events if event.name.startswith(PHASE)]
-        kernels = [
-            event
+        times = [
+            (event.name, event.device_type.name, event.time_range.start, event.time_range.end)
             for event in events
-            if event.device_type.name == "CUDA" and not event.name.startswith(PHASE)  # marks are there, too
         ]
-        phases[:] = timeline(
-            [
-                (event.name.removeprefix(PHASE), event.time_range.start, event.time_range.end)
-                for event in marks
-                if event.device_type.name == "CPU"
-            ],
-            [(event.time_range.start, event.time_range.end) for event in kernels],
-            rounds,
-        )
-        busy = sum(event.device_time for event in kernels) / 1e6
+        marks = [(name.removeprefix(PHASE), *at) for name, on, *at in times if on == "CPU" and PHASE in name]
+        busy = [(start, end) for name, on, start, end in times if on == "CUDA" and PHASE not in name]
+        phases[:] = timeline(marks, busy, rounds)
         row: Row = {"method": policy, **sampling, "rounds": rounds}
         if bench.device == "cuda":
-            row["idle"] = round(1 - busy / seconds, 3)
+            row["idle"] = round(1 - sum(end - start for start, end in busy) / 1e6 / seconds, 3)
         return row | event_counts((event.name for event in events), rounds)
 
     for policy in ("none", "static-4", "static-8?drafter=ngram", "auto"):
@@ -288,7 +273,7 @@ def measure_passes(bench: Bench) -> Iterator[Step]:
     def prepared(model: Any, size: float, name: str, kind: str, made: list[Any]) -> Row:
         runner = rows_of(model, probe=False)
         begin = perf_counter()
-        state = bench.use_graphs(Part(runner)) if kind == "graph" else "eager"
+        state = bench.use_graphs(SimpleNamespace(runner=runner)) if kind == "graph" else "eager"
         made.append(runner)
         row: Row = {"model": name, "gb": round(size / 1e9, 2), "kind": kind, "state": state}
         return row | {"s": round(perf_counter() - begin, 2)}
@@ -383,14 +368,12 @@ PARTS: dict[str, tuple[Callable[[Bench], Iterator[Step]], float]] = {  # with th
 
 def show(rows: Sequence[Row]) -> None:
     """Print a table of each part."""
-    for part in PARTS:
+    for part in dict.fromkeys(row["part"] for row in rows):
         mine = [row for row in rows if row["part"] == part]
         names = list(dict.fromkeys(name for row in mine for name in row if name not in ("part", "at")))
-        table = Table(*names, title=part)
+        print(f"\n{part}\n\n{heading(*names)}")
         for row in mine:
-            table.add_row(*(str(row.get(name, "")) for name in names))
-        if mine:
-            Console(width=200).print(table)
+            print(table_row(*(row.get(name, "") for name in names)))
 
 
 def run_all(args: Namespace, given: Sequence[str]) -> list[Row]:

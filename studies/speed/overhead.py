@@ -22,7 +22,7 @@ from itertools import islice, pairwise
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,15 +81,11 @@ class Clock:
         return self.step * (1.0 + 0.02 * tokens)
 
 
-class How(NamedTuple):
-    """A pass reads `memory`, and is `right` at a share of the positions."""
-
-    memory: Any
-    right: float
-
-
 class Passes:
-    """Runs in place of a model: its logits at position p of a text lead to the text's token p + 1."""
+    """Runs in place of a model: its logits at position p of a text lead to the text's token p + 1.
+
+    A pass reads `memory`, and is `right` at a share of the positions.
+    """
 
     training = False
 
@@ -98,26 +94,23 @@ class Passes:
         return ()
 
     def __init__(
-        self, rows: Any, texts: Sequence[Sequence[int]], clock: Clock, price: Callable[[int], float], how: How
+        self, rows: Any, texts: Any, clock: Clock, price: Callable[[int], float], memory: Any, right: float
     ) -> None:
         self.runner, self.texts, self.clock, self.price = rows, texts, clock, price
-        self.how = how
+        self.memory, self.right = memory, right
         self.vocabulary = int(rows.config.vocab_size)
 
     def __call__(self, input_ids: Any, *, logits_to_keep: int = 0, **named: Any) -> Any:
         """Logits, shape (rows, kept, vocabulary), as the model's own output."""
         began = perf_counter()
-        if self.how.memory is not None:
-            self.how.memory.sum()
+        if self.memory is not None:
+            self.memory.sum()
         count, width = input_ids.shape
         first = self.runner.cache.plan.first
         logits = torch.zeros(count, logits_to_keep or width, self.vocabulary)
         for i, at in enumerate(range(first, first + count)):
-            self._lead(
-                logits[i],
-                self.texts[self.runner.request_ids[at]],
-                self.runner.cached_lengths[at] + width + 1,
-            )
+            text = self.texts[self.runner.request_ids[at]]
+            self._lead(logits[i], text, self.runner.cached_lengths[at] + width + 1)
         self.clock.seconds += self.price(count * width)
         self.clock.inside += perf_counter() - began
         return SimpleNamespace(logits=logits)
@@ -126,8 +119,8 @@ class Passes:
         for k in range(len(logits)):
             at = end - len(logits) + k
             token, sure = text[at % len(text)], (at * 2654435761 >> 7) % 100 / 100
-            right = sure < self.how.right
-            logits[k, token if right else (token + 1) % self.vocabulary] = 8.0 + 4.0 * (self.how.right - sure)
+            choice = token if sure < self.right else (token + 1) % self.vocabulary
+            logits[k, choice] = 8.0 + 4.0 * (self.right - sure)
 
 
 def steps(clock: Clock, loop: Loop, prompts: Sequence[Sequence[int]], batch: int) -> Iterator[list[float]]:
@@ -161,8 +154,8 @@ def measured(setup: str, batch: int, args: dict[str, Any], decoder: Any, memory:
     calling.perf_counter = runner.perf_counter = clock.now  # type: ignore[attr-defined]
     whole, part = (memory, memory[: len(memory) // 8]) if args["passes"] == "cold" else (None, None)
     try:
-        rows[0].model = Passes(rows[0], texts, clock, clock.target, How(whole, 1.0))
-        rows[1].model = Passes(rows[1], texts, clock, clock.drafter, How(part, 0.7))
+        rows[0].model = Passes(rows[0], texts, clock, clock.target, whole, 1.0)
+        rows[1].model = Passes(rows[1], texts, clock, clock.drafter, part, 0.7)
         mine = composed({name: team[name] for name in names}, parse_policy(setup))
         chosen_method = method(setup, list(mine))
         loop = Loop(target, mine, chosen_method.policy, chosen_method.recorder)

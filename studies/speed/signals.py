@@ -258,10 +258,11 @@ def seconds(kind: Kind, test: Drafts, tune: Drafts, costs: Costs) -> Real:
 
 def baselines(world: World, longest: int) -> dict[str, Real]:
     """Seconds of each test prompt by what needs no classifier."""
-    confident = tuned_rule("max-confidence?threshold", CHANCES[2:], longest)
-    rules = {"tuned length": tuned_length("model"), "tuned confidence": confident}
-    sides = {name: side(world).seconds for name, side in rules.items()}
-    return sides | {"UCB1": world.run(f"tapout-seq-ucb1?length={longest}", [world.model]).seconds}
+    return {
+        "tuned length": tuned_length("model", world).seconds,
+        "tuned confidence": tuned_rule("max-confidence?threshold", CHANCES[2:], longest, world).seconds,
+        "UCB1": world.run(f"tapout-seq-ucb1?length={longest}", [world.model]).seconds,
+    }
 
 
 def f1(kind: Kind, test: Drafts, tune: Drafts) -> str:

@@ -147,14 +147,8 @@ def methods(world: World, texts: Sequence[Text], data: Path | None) -> Iterator[
     more = "" if world.trace.header.overlap else "&reward=block-efficiency"
     names = [f"metasd-ucb?beta=0.01{more}", f"metasd-petc?constant=4{more}", "random"]
     if several := len(texts[0]) > 1:
-        others = (
-            "ucb?",
-            "swucb?window=100&",
-            "swucb?window=20&",
-            "ducb?discount=0.98&",
-            "ducb?discount=0.9&",
-        )
-        names = [f"metasd-{other}beta=0.1&per_query=false{more}" for other in others]
+        swucb, ducb = [f"swucb?window={n}&" for n in (100, 20)], [f"ducb?discount={x}&" for x in (0.98, 0.9)]
+        names = [f"metasd-{other}beta=0.1&per_query=false{more}" for other in ("ucb?", *swucb, *ducb)]
     for name in (*names, *(f"static-5?drafter={drafter}" for drafter in drafters.values())):
         yield name, always(name)
     yield "own", lambda state: f"static-5?drafter={drafters[state.recording.category]}"
@@ -164,10 +158,7 @@ def methods(world: World, texts: Sequence[Text], data: Path | None) -> Iterator[
     for name, routes in similar(data, texts):
         of = {id(text[0]): route for text, route in zip(texts, routes, strict=True)}
         right = np.mean([of[id(text[0])] == text[0].recording.category for text in texts])
-        yield (
-            f"{name}, {100 * right:.0f} % right",
-            routed(of),
-        )
+        yield f"{name}, {100 * right:.0f} % right", routed(of)
 
 
 def main() -> None:

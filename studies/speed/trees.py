@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,7 +162,7 @@ def main() -> None:
     tables, head = [read_costs(name) for name in args.costs], args.head
     plain = [speeds(play(args, "none", costs))[0] for costs in tables]
     print(heading("draft", "nodes a round", "tokens a round", *args.costs))
-    for length, width in ((length, width) for width in args.widths for length in args.lengths):
+    for width, length in product(args.widths, args.lengths):
         name = head if width == 1 or args.siblings else f"{head}?width={width}"
         one = type(args)(**vars(args) | {"head": name, "beside": []})
         steps = [step for steps in play(one, f"static?length={length}", tables[0], width) for step in steps]
@@ -170,9 +171,8 @@ def main() -> None:
         written = sum(step.tokens for step in steps)
         spent = [sum(step.priced(costs, head, siblings=args.siblings) for step in steps) for costs in tables]
         cells = [f"{written / s / one:.3f}" for s, one in zip(spent, plain, strict=True)]
-        print(
-            row(f"{length} deep, {width} wide", f"{nodes:.1f}", f"{written / rounds:.3f}", *cells), flush=True
-        )
+        cells = [f"{nodes:.1f}", f"{written / rounds:.3f}", *cells]
+        print(row(f"{length} deep, {width} wide", *cells), flush=True)
     for name, costs, one in zip(args.costs, tables, plain, strict=True):
         chains, trees = (speeds(play(args, policy, costs)) for policy in ("auto?width=1", "auto"))
         less, more = (f"{speed[0] / one:.3f}" for speed in (chains, trees))

@@ -110,11 +110,8 @@ class World:
     def otherwise(self) -> tuple[str, Real]:
         """Seconds of each prompt by "lookup, else model", tuned."""
         texts = [Text(stage) for stage in self.stages]
-        tried = {
-            str(rule): np.array([text.otherwise(self.costs, rule) for text in texts])
-            for rule in rules(self.trace)
-        }
-        return tuned(tried)
+        seconds = {r: np.array([text.otherwise(self.costs, r) for text in texts]) for r in rules(self.trace)}
+        return tuned({str(rule): own for rule, own in seconds.items()})
 
     def best_fixed(self, drafters: Sequence[str], lengths: Sequence[int]) -> tuple[str, Real]:
         """The drafter and length with the least total time in hindsight, with the seconds of each prompt."""
@@ -183,9 +180,8 @@ class Classified:
             fitted = LogisticRegression(max_iter=1000).fit((features - mean) / spread, labels)
             for i in range(half, len(stages), 2):
                 rows = (self.drafts[i][0] - mean) / spread
-                self.chances[i] = fitted.predict_proba(rows.reshape(-1, rows.shape[-1]))[:, 1].reshape(
-                    rows.shape[:2]
-                )
+                chances = fitted.predict_proba(rows.reshape(-1, rows.shape[-1]))[:, 1]
+                self.chances[i] = chances.reshape(rows.shape[:2])
 
     def _read(self, stage: ReplayState) -> tuple[Real, Real, Real]:
         """Return features (places, length, 6), whether tokens are right, and where that is known."""
@@ -250,16 +246,16 @@ def tuned(tried: Mapping[str, Real]) -> tuple[str, Real]:
 
 
 def made(name: str, drafters: Sequence[str], longest: int) -> Method:
-    """A policy by its name; `thresholds`, `appendix` and `published` have several thresholds of a rule."""
+    """A policy by its name; `thresholds`, `appendix` and `published` are TapOut's UCB1 over more arms.
+
+    They have several thresholds of a rule, and each AdaEDL moves, by its own rounds.
+    """
     around = {rule.rule: [x * rule.threshold for x in THRESHOLDS] for rule in tapout_rules()}
     sets: dict[str, Mapping[str, Sequence[float]]]
     sets = {"thresholds": around, "appendix": APPENDIX, "published": PUBLISHED}
-    return many_thresholds(drafters[0], longest, sets[name]) if name in sets else method(name, drafters)
-
-
-def many_thresholds(drafter: str, longest: int, of: Mapping[str, Sequence[float]]) -> Method:
-    """TapOut's UCB1 with several thresholds a rule as arms; each AdaEDL moves, by its own rounds."""
-    stops = [Stop(rule, x) for rule, several in of.items() for x in several]
-    arms = tuple(Arm(drafter, longest, stop=stop) for stop in stops)
+    if name not in sets:
+        return method(name, drafters)
+    stops = [Stop(rule, x) for rule, several in sets[name].items() for x in several]
+    arms = tuple(Arm(drafters[0], longest, stop=stop) for stop in stops)
     moving = tuple(AdaEDL(start=s.threshold, form="tapout") if s.rule == "adaedl" else None for s in stops)
     return bandit(arms, UCB1, reward="blended", per_query=False, moving=moving)

@@ -113,11 +113,6 @@ def spread(values: Vector) -> Vector:
     return error
 
 
-def near(gap: float) -> tuple[tuple[float, float], ...]:
-    """Two free drafters that differ by `gap` in the chance that a token is right."""
-    return (0.7, 0.0), (0.7 - gap, 0.0)
-
-
 def draw(marks: Sequence[int], curves: Mapping[str, Vector], gaps: Sequence[float], by_gap: Vector) -> Any:
     """Two panels: loss against rounds, and at the last of them against the gap between two drafters."""
     figure, (left, right) = panels(2, height=3.2)
@@ -151,8 +146,8 @@ def main() -> None:
         share = mean[-1] / (highest * marks[-1] * seconds[best_arm(CLEAR)])
         grows = exponent(marks[4:], np.maximum(mean[4:], 1e-9))
         print(f"{name:36} {mean.round(1)} +-{spread(values)[-1]:.1f}  {share:.2%}  exponent {grows:.2f}")
-    gaps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
-    by_gap = np.array([lost(total, near(gap), marks[-1:]).mean() for gap in gaps])
+    gaps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)  # between two free drafters, in the chance of a right token
+    by_gap = np.array([lost(total, ((0.7, 0.0), (0.7 - gap, 0.0)), marks[-1:]).mean() for gap in gaps])
     print("by gap", dict(zip(gaps, by_gap.round(1).tolist(), strict=True)))
     save(draw(marks, curves, gaps, by_gap), folder / "rate.svg")
 

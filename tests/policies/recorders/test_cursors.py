@@ -10,7 +10,7 @@ from draftwise.core.arms import Stop
 from draftwise.core.drafts import Signals
 from draftwise.core.outcomes import Grade
 from draftwise.policies.recorders.cursors import FORMS, Cursor, window
-from studies.theory.enumeration import (
+from studies.theory.estimators import (
     Chain,
     Distribution,
     Drafter,
@@ -24,9 +24,11 @@ from studies.theory.enumeration import (
     near,
     random_distribution,
     rounds,
+    seen,
+    steps,
     texts,
+    windows,
 )
-from studies.theory.estimators import seen, steps, windows
 
 GRADES = (Grade(0.5, 0.6), Grade(0.8, 0.9), Grade(0.25, 0.3))
 RIGHT, WRONG = Grade(1.0, 1.0), Grade(0.0, 0.0)

@@ -8,21 +8,27 @@ import numpy as np
 import pytest
 
 from draftwise.core.arms import Stop
-from studies.theory.enumeration import (
+from studies.theory.estimators import (
     Chain,
     Drafter,
     History,
     Picked,
     chunk,
+    clustered,
     count,
     ends,
+    example,
+    forms,
     greedy,
+    locked,
     near,
     random_distribution,
     rounds,
+    seen,
+    sums,
     texts,
+    windows,
 )
-from studies.theory.estimators import clustered, example, forms, locked, seen, sums, windows
 
 P = random_distribution(3, 21)
 Q = near(P, random_distribution(3, 22), 0.6)
