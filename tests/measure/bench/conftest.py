@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from draftwise.core.roles import Drafter
+from draftwise.measure.bench import peers
 from draftwise.measure.bench.ours import Models
 from draftwise.specs import parse_drafters
 from draftwise.testing.drafter import SimDrafter
@@ -25,3 +27,19 @@ def sim_models(names: Sequence[str] = ("good", "bad"), *, max_length: int = 100_
 @pytest.fixture
 def models() -> Models:
     return sim_models()
+
+
+@pytest.fixture
+def hellos(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
+    """What processes of peers are told first, with their module, and whether they draft; none is started."""
+    told: list[Mapping[str, Any]] = []
+
+    class Child:
+        def __init__(self, name: str, command: Sequence[str], hello: Any, *, drafts: bool, **_: Any) -> None:
+            told.append({**hello, "module": command[-1], "drafts": drafts})
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("draftwise.measure.bench.child.Child", Child)
+    monkeypatch.setattr(peers, "find_spec", lambda name: name)
+    return told

@@ -50,30 +50,17 @@ def guess(ids: NDArray[np.int32]) -> NDArray[np.int32]:
     return np.array(Random(len(ids)).choices(range(VOCAB), k=5), np.int32)
 
 
-def test_the_fast_loop_writes_llamacpps_own_text(reader: Reader, own: list[int]) -> None:
-    text, work = write(reader, None)
-    assert text == own
-    assert (work.rounds, work.drafted, work.accepted) == (NEW, 0, 0)
-
-
-def test_a_bad_draft_changes_nothing(reader: Reader, own: list[int]) -> None:
-    text, work = write(reader, guess)
-    assert text == own
-    assert work.drafted > 2 * NEW and work.accepted < work.drafted / 5
-
-
-def test_the_model_as_its_own_draft_is_accepted(reader: Reader, own: list[int]) -> None:
-    draft = ModelDraft(reads(MODEL), length=4, confidence=0.0)
-    text, work = write(reader, draft)
-    assert text == own
-    assert work.accepted == work.drafted == NEW - work.rounds
-    assert work.rounds == 1 + -(-(NEW - 1) // 5), "the prompt alone, then five tokens a pass"
-
-
-def test_another_model_drafts_and_is_corrected(reader: Reader, own: list[int]) -> None:
-    text, work = write(reader, ModelDraft(reads(OTHER), length=4, confidence=0.0))
-    assert text == own
-    assert work.accepted < work.drafted
+def test_the_fast_loop_writes_llamacpps_own_text_whoever_drafts(reader: Reader, own: list[int]) -> None:
+    """Nobody, nearly always wrong guesses, the model itself, and another model."""
+    models = [ModelDraft(reads(path), length=4, confidence=0.0) for path in (MODEL, OTHER)]
+    texts, works = zip(*(write(reader, draft) for draft in (None, guess, *models)), strict=True)
+    assert list(texts) == [own] * 4
+    plain, bad, right, other = works
+    assert (plain.rounds, plain.drafted, plain.accepted) == (NEW, 0, 0)
+    assert bad.drafted > 2 * NEW and bad.accepted < bad.drafted / 5
+    assert right.accepted == right.drafted == NEW - right.rounds
+    assert right.rounds == 1 + -(-(NEW - 1) // 5), "the prompt alone, then five tokens a pass"
+    assert other.accepted < other.drafted
 
 
 def test_confidence_shortens_drafts(reader: Reader, own: list[int]) -> None:

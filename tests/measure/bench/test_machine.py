@@ -94,8 +94,6 @@ def test_a_command_can_be_pasted_again(
     argv: list[str], command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", argv)
-    assert machine.run()["command"] == command
-
-
-def test_a_date_has_its_time_zone() -> None:
-    assert datetime.fromisoformat(machine.run()["date"]).utcoffset() is not None
+    run = machine.run()
+    assert run["command"] == command
+    assert datetime.fromisoformat(run["date"]).utcoffset() is not None, "with its time zone"

@@ -107,17 +107,7 @@ def test_every_default_may_be_given() -> None:
         assert read_options(mode, defaults, {name: str(value) for name, value in usual.items()}) == usual
 
 
-def test_beside_a_gguf_target_the_peers_are_llamacpps(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-
-    class Child:
-        def __init__(self, name: str, command: Any, hello: Any, **_: Any) -> None:
-            told.append(hello)
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr("draftwise.measure.bench.child.Child", Child)
-    monkeypatch.setattr("draftwise.measure.bench.peers.find_spec", lambda name: name)
+def test_beside_a_gguf_target_the_peers_are_llamacpps(hellos: list[Any]) -> None:
     made = Peers(sim_models(), "gguf:big.gguf?threads=2", ["small.gguf"], {}, longest=5000)
     for name in ("transformers:plain", "transformers:compiled", "vllm:plain"):
         with pytest.raises(Unavailable, match="not given GGUF files"):
@@ -125,11 +115,11 @@ def test_beside_a_gguf_target_the_peers_are_llamacpps(monkeypatch: pytest.Monkey
     made.build("llamacpp:plain?cache=f32&flash=off")
     made.build("llamacpp:draft?length=4&confidence=0")
     made.build("llamacpp:draft?drafter=other.gguf")
-    assert {hello["file"] for hello in told} == {str(Path("big.gguf").absolute())}
-    assert (told[0]["cache"], told[0]["flash"], told[0]["loop"]) == ("f32", "off", "fast")
-    assert told[0]["context"] == 5000, "room for the longest text of the run"
-    assert [Path(hello.get("draft", "")).name for hello in told] == ["", "small.gguf", "other.gguf"]
-    assert (told[1]["length"], told[1]["confidence"]) == (4, 0.0)
+    assert {hello["file"] for hello in hellos} == {str(Path("big.gguf").absolute())}
+    assert (hellos[0]["cache"], hellos[0]["flash"], hellos[0]["loop"]) == ("f32", "off", "fast")
+    assert hellos[0]["context"] == 5000, "room for the longest text of the run"
+    assert [Path(hello.get("draft", "")).name for hello in hellos] == ["", "small.gguf", "other.gguf"]
+    assert (hellos[1]["length"], hellos[1]["confidence"]) == (4, 0.0)
     with pytest.raises(UserError, match="flash=maybe: choose from auto, on, off"):
         made.build("llamacpp:plain?flash=maybe")
     made.close()

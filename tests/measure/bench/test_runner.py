@@ -69,21 +69,16 @@ def test_batches(tmp_path: Path) -> None:
     assert sum(row["load"] is not None for row in rows) == 13, "one sample a unit"
 
 
-def test_time_left_comes_from_each_methods_own_time(tmp_path: Path) -> None:
+def test_progress_begins_before_the_first_text_and_time_left_is_of_each_methods_own(tmp_path: Path) -> None:
     everything: list[Progress] = []
     play(tmp_path, [Fake("x"), Fake("y")], prompts(4), tell=everything.append)
+    assert [(at.category, at.method, at.done, at.total) for at in everything][:4] == [
+        (phase, method, done, 2) for phase in ("compiling", "warming up") for done, method in enumerate("xy")
+    ]
     told = [at for at in everything if at.category in "ab"]
     assert [at.done for at in told] == list(range(8))
     assert [at.seconds_left for at in told][:2] == [None, None]
     assert [at.seconds_left for at in told][2:] == [3.0, 2.5, 2.0, 1.5, 1.0, 0.5]
-
-
-def test_what_comes_before_the_first_text_is_told_too(tmp_path: Path) -> None:
-    told: list[Progress] = []
-    play(tmp_path, [Fake("x"), Fake("y")], prompts(1), tell=told.append)
-    assert [(at.category, at.method, at.done, at.total) for at in told][:4] == [
-        (phase, method, done, 2) for phase in ("compiling", "warming up") for done, method in enumerate("xy")
-    ]
 
 
 # -- what fails ------------------------------------------------------------------------------------
@@ -144,16 +139,10 @@ def run_peers(folder: Path, *contenders: Fake) -> Runner:
     return play(folder, contenders, prompts(3), batches=(1, 2), copy=COPY)
 
 
-def test_peers_are_told_all_groups_of_prompts_before_anything_is_timed(tmp_path: Path) -> None:
-    ours, peer = Fake("none"), FakePeer("p")
-    run_peers(tmp_path, ours, peer)
-    assert peer.prepared == [[0], [1], [2], [0, 1], [2], [-1]]
-    assert not isinstance(ours, Peer) and isinstance(peer, Peer)
-
-
-def test_each_peer_copies_a_text_and_keeps_nothing_of_it(tmp_path: Path) -> None:
+def test_each_peer_is_prepared_and_copies_a_text_of_which_it_keeps_nothing(tmp_path: Path) -> None:
     ours, live, lazy = Fake("none"), FakePeer("live"), FakePeer("lazy", lazy=True)
     records = run_peers(tmp_path, ours, live, lazy).peers()
+    assert live.prepared == [[0], [1], [2], [0, 1], [2], [-1]], "all groups, before anything is timed"
     assert [record["method"] for record in records] == ["live", "lazy"]
     assert records[0]["settings"] == {"threads": 2, "flash_attention": True}
     assert records[0]["copied"] == {"tokens": 2, "drafted": 3, "accepted": 1}

@@ -18,36 +18,17 @@ from draftwise.models.load import resolve
 from .conftest import sim_models
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
-    """What children were told first; none is started."""
-    told: list[Mapping[str, Any]] = []
-
-    class Child:
-        def __init__(
-            self, name: str, command: Sequence[str], hello: Mapping[str, Any], *, eos: Any, drafts: bool
-        ) -> None:
-            told.append(hello)
-            assert drafts is (hello["speculative"] is not None)
-            assert command[-1] == "draftwise.measure.bench.vllm"
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr("draftwise.measure.bench.child.Child", Child)
-    monkeypatch.setattr(module, "find_spec", lambda name: name)
-    return told
-
-
 def made(drafters: Sequence[str]) -> Peers:
     return Peers(sim_models(), "zoo:target", drafters, {"dtype": "float32"})
 
 
-def test_each_mode_says_it_in_vllms_words(asked: list[Mapping[str, Any]]) -> None:
+def test_each_mode_says_it_in_vllms_words(hellos: list[Mapping[str, Any]]) -> None:
     peers = made(["ngram", "zoo:general"])
     for name in ("plain", "ngram?length=3&max=6", "suffix", "draft?length=2", "draft?drafter=zoo:code"):
         peers.build(f"vllm:{name}")
-    plain, ngram, suffix, draft, code = [told["speculative"] for told in asked]
-    assert plain is None
+    plain, ngram, suffix, draft, code = [told["speculative"] for told in hellos]
+    assert {told["module"] for told in hellos} == {"draftwise.measure.bench.vllm"}
+    assert plain is None and [told["drafts"] for told in hellos] == [False, True, True, True, True]
     assert ngram == {
         "method": "ngram",
         "num_speculative_tokens": 3,
@@ -57,29 +38,29 @@ def test_each_mode_says_it_in_vllms_words(asked: list[Mapping[str, Any]]) -> Non
     assert suffix["method"] == "suffix"
     assert (draft["num_speculative_tokens"], draft["model"]) == (2, resolve("zoo:general"))
     assert code["model"] == resolve("zoo:code")
-    assert asked[0]["model"] == resolve("zoo:target") and asked[0]["dtype"] == "float32"
+    assert hellos[0]["model"] == resolve("zoo:target") and hellos[0]["dtype"] == "float32"
     peers.close()
 
 
 @pytest.mark.parametrize(("gpu", "dtype", "memory"), [("", "float32", 0.3), ("an H100", "auto", 0.18)])
 def test_weights_are_float32_where_there_is_no_gpu_whose_memory_is_shared(
-    gpu: str, dtype: str, memory: float, asked: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
+    gpu: str, dtype: str, memory: float, hellos: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """vLLM starts only where its share is free; by itself it takes nine tenths."""
     monkeypatch.setattr(module, "describe", lambda: {"gpu": gpu, "threads": 2})
     peers = Peers(sim_models(), "zoo:target", [], {"dtype": "auto"}, engines=4)
     peers.build("vllm:plain")
     peers.close()
-    assert (asked[0]["dtype"], asked[0]["memory"]) == (dtype, pytest.approx(memory))
+    assert (hellos[0]["dtype"], hellos[0]["memory"]) == (dtype, pytest.approx(memory))
 
 
-def test_a_draft_model_must_be_there_and_options_are_checked(asked: list[Mapping[str, Any]]) -> None:
+def test_a_draft_model_must_be_there_and_options_are_checked(hellos: list[Mapping[str, Any]]) -> None:
     peers = made(["ngram"])
     with pytest.raises(Unavailable, match="draft model"):
         peers.build("vllm:draft")
     with pytest.raises(UserError, match="vllm:ngram"):
         peers.build("vllm:ngram?drafter=zoo:code")
-    assert not asked
+    assert not hellos
     peers.close()
 
 
