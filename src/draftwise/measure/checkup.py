@@ -69,18 +69,17 @@ def quota(text: str) -> float | None:
     return None if allowed == "max" or not period else int(allowed) / int(period)
 
 
-def _required(extra: str) -> Iterator[Requirement]:
-    """Yield the requirements of this extra alone; with no extra, those of Draftwise."""
-    for requirement in map(Requirement, requires("draftwise") or ()):
-        marker = requirement.marker
-        always = marker is None or marker.evaluate({"extra": ""})
-        if always != bool(extra) and (marker is None or marker.evaluate({"extra": extra})):
-            yield requirement
-
-
 def _lacking(extra: str) -> Iterator[tuple[str, str]]:
-    """Requirements that do not hold, and what they are not."""
-    for requirement in _required(extra):
+    """Yield the requirements of this extra alone that do not hold, and what they are not.
+
+    With no extra, those of Draftwise.
+    """
+    for requirement in map(Requirement, requires("draftwise") or ()):
+        always, here = (
+            requirement.marker is None or requirement.marker.evaluate({"extra": name}) for name in ("", extra)
+        )
+        if always == bool(extra) or not here:
+            continue
         text = f"{requirement.name}{requirement.specifier}"
         try:
             there = version(requirement.name)

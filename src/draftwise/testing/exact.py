@@ -107,14 +107,10 @@ def fit(observed: Sequence[float], expected: Sequence[float]) -> float:
         return 1.0
     a, b = np.asarray(observed, dtype=float), np.asarray(expected, dtype=float)
     b *= a.sum() / b.sum()
-    return _tail(float(((a - b) ** 2 / b).sum()), len(observed) - 1)
-
-
-def _tail(x: float, degrees: int) -> float:
-    """The chance that a chi-square variable exceeds `x`: a finite sum for whole degrees of freedom."""
-    half = x / 2.0
+    half, degrees = float(((a - b) ** 2 / b).sum()) / 2.0, len(observed) - 1
     if half == 0.0:
         return 1.0
+    # The chance that a chi-square variable is larger: a finite sum for whole degrees of freedom.
     odd = degrees % 2
     powers = [k + 0.5 * odd for k in range(degrees // 2)]
     terms = [exp(k * log(half) - half - lgamma(k + 1.0)) for k in powers]

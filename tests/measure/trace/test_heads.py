@@ -27,8 +27,7 @@ from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.costs import measure_costs
 from draftwise.measure.trace.drafts import Text
-from draftwise.measure.trace.heads import TextCoupling
-from draftwise.measure.trace.record import Prompt
+from draftwise.measure.trace.record import Prompt, TextCoupling
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.catalogue import method
 from draftwise.targets.hf import HFTarget

@@ -59,6 +59,8 @@ class Models:
     @classmethod
     def load(cls, target: str, drafters: Sequence[str], **options: Any) -> Models:
         """Load everything by name; `options` are those of `LoadOptions`."""
+        from ...drafters.neural.heads import HeadDrafter
+
         load = LoadOptions(**options)
         specs = parse_drafters(drafters, load)
         check_drafters(specs)
@@ -70,9 +72,8 @@ class Models:
 
         everyone = build(specs)
         compile_target(spec, built)
-        shared = {
-            one.text: everyone[one.text] for one in specs if one.is_model or _is_head(everyone[one.text])
-        }
+        heads = {name for name, drafter in everyone.items() if isinstance(drafter, HeadDrafter)}
+        shared = {one.text: everyone[one.text] for one in specs if one.is_model or one.text in heads}
         eos = eos_ids(model, tokenizer)
         return cls(built, model, tokenizer, eos, specs, shared, spec.chains_only, build)
 
@@ -96,12 +97,6 @@ class Models:
 
     def encode(self, text: str, *, raw: bool) -> list[int]:
         return encode(self.tokenizer, text, vocab_size=self.target.vocab_size, chat=not raw)
-
-
-def _is_head(drafter: Drafter) -> bool:
-    from ...drafters.neural.heads import HeadDrafter
-
-    return isinstance(drafter, HeadDrafter)
 
 
 def _as_own(drafter: Drafter) -> Drafter:

@@ -50,8 +50,10 @@ def _block(block: Block) -> str:
             return f"### {picture.title}\n\n{picture.caption}\n\n{link}"
         case Table():
             lines = [block.heads, ["---"] * len(block.heads)]
-            lines += [[cell.text for cell in row] for row in block.rows]
-            return "\n".join("| " + " | ".join(map(_escape, line)) + " |" for line in lines)
+            lines += [
+                [cell.text.replace("|", "\\|").replace("\n", " ") for cell in row] for row in block.rows
+            ]
+            return "\n".join("| " + " | ".join(line) + " |" for line in lines)
         case str():
             return block
     return _pairs(block)
@@ -59,7 +61,3 @@ def _block(block: Block) -> str:
 
 def _pairs(pairs: dict[str, str]) -> str:
     return "\n".join(f"- **{name}**: {text}" for name, text in pairs.items())
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

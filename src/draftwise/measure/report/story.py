@@ -192,16 +192,15 @@ def _draw(results: Results, folder: Path) -> list[Drawing]:
             Drawing(picture, missing="matplotlib is not installed", remedy=f"`{EXTRA}`")
             for picture in pictures
         ]
+    drawings = []
     with styled():
-        return [_draw_one(picture, results, folder) for picture in pictures]
-
-
-def _draw_one(picture: Picture, results: Results, folder: Path) -> Drawing:
-    try:
-        return Drawing(picture, save(picture.draw(results), folder, picture.name))
-    except Missing as missing:
-        (folder / f"{picture.name}.png").unlink(missing_ok=True)  # of an earlier report
-        return Drawing(picture, missing=missing.what, remedy=missing.remedy)
+        for picture in pictures:
+            try:
+                drawings.append(Drawing(picture, save(picture.draw(results), folder, picture.name)))
+            except Missing as missing:
+                (folder / f"{picture.name}.png").unlink(missing_ok=True)  # of an earlier report
+                drawings.append(Drawing(picture, missing=missing.what, remedy=missing.remedy))
+    return drawings
 
 
 def _title(results: Results) -> str:

@@ -30,15 +30,13 @@ class RecordedDrafter:
         self.hint: list[float] = drafts.hint.tolist()
         self.overlap: list[float] = drafts.overlap.tolist()
         self.signals, self.grades = cache(self._make_signals), cache(self._make_grades)
-        self._spans = cache(self._make_spans)
+        start, count = drafts.start, drafts.count
+        self._spans = cache(lambda length: (start[:, length - 1].tolist(), count[:, length - 1].tolist()))
 
     def span(self, at: int, length: int) -> tuple[int, int]:
         """Return the start of the draft of at most `length` tokens at position `at`, and its token count."""
         start, count = self._spans(length)
         return start[at], count[at]
-
-    def _make_spans(self, length: int) -> tuple[list[int], list[int]]:
-        return self.drafts.start[:, length - 1].tolist(), self.drafts.count[:, length - 1].tolist()
 
     def stopped_span(self, at: int, length: int, stops: tuple[Stop, ...]) -> tuple[int, int]:
         """Return the start of that draft, and how many of its tokens the stop rules leave."""

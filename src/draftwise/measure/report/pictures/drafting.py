@@ -105,8 +105,11 @@ def lengths(results: Results) -> Figure:
     """
     need(results.oracle, "the oracle's draft lengths", ORACLE)
     rows = [*results.kinds("adaptive"), *(row for row in results.kinds("fixed") if "~" in "".join(row.pulls))]
-    methods = [row.method for row in rows if _varies(results.rounds.get(row.method))]
-    methods = sorted(methods, key=lambda method: _one_manner(results.rounds[method]))[:3]
+    played = {row.method: results.rounds[row.method] for row in rows if row.method in results.rounds}
+    varied = {method: rounds for method, rounds in played.items() if len(np.unique(rounds.drafted)) > 1}
+    # Last those with one length in all arms, whose drafts vary only where drafters stop.
+    manners = {m: set(map(manner, rounds.names["arm"])) - {"none"} for m, rounds in varied.items()}
+    methods = sorted(varied, key=lambda method: len(manners[method]) < 2)[:3]
     shared = [p for p in results.oracle if all(p in results.rounds[m].names["prompt"] for m in methods)]
     need(
         methods and shared, "rounds of a policy with varying draft lengths, on a prompt of the oracle", ROUNDS
@@ -136,15 +139,6 @@ def lengths(results: Results) -> Figure:
         ax.set_ylim(0, top)
     axes[-1].set_xlabel(f"position in the text (tokens), prompt {prompt}")
     return figure
-
-
-def _varies(rounds: Rounds | None) -> bool:
-    return rounds is not None and len(np.unique(rounds.drafted)) > 1
-
-
-def _one_manner(rounds: Rounds) -> bool:
-    """Return whether all arms have the same length, so that drafts vary only where drafters stop."""
-    return len({manner(arm) for arm in rounds.names["arm"]} - {"none"}) < 2
 
 
 @PICTURES.add("Draft lengths of the oracle")
