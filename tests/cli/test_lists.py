@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from draftwise.models.zoo import list_parts, list_zoo
-from draftwise.registry import names
-from draftwise.registry.entries import describe, entry
+from draftwise.registry import describe, entry, names
 
 from .conftest import Run
 

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from draftwise.cli import main, streams
+from draftwise.cli import main, show
 from draftwise.errors import DraftwiseWarning
 
 from .conftest import Models, Run, Screen
@@ -59,9 +59,9 @@ def test_warnings_are_lines_and_quiet_leaves_them_out(run: Run, monkeypatch: pyt
 
 
 def test_the_logger_is_left_as_it_was(run: Run) -> None:
-    before = streams.LOG.level, list(streams.LOG.handlers), warnings.showwarning
+    before = show.LOG.level, list(show.LOG.handlers), warnings.showwarning
     run("models", "--verbose")
-    assert (streams.LOG.level, list(streams.LOG.handlers), warnings.showwarning) == before
+    assert (show.LOG.level, list(show.LOG.handlers), warnings.showwarning) == before
 
 
 def test_a_program_that_imports_the_library_hears_nothing_unless_it_asks() -> None:

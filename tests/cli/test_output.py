@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from draftwise.cli import main, show
-from draftwise.cli.streams import to_stderr
+from draftwise.cli.show import to_stderr
 from draftwise.cli.train import _report
 from draftwise.core.round import Stats
 from draftwise.generation.output import Output

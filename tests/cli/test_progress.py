@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from draftwise.cli import streams
+from draftwise.cli import show
 from draftwise.cli.progress import TimeLeft, clock, hidden, progress, stages, waiting
 from draftwise.models.stages import announce
 
@@ -113,8 +113,8 @@ def test_json_and_quiet_show_none(
     silent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr", Screen())
-    with streams.to_stderr():
-        streams.set_level(quiet=silent == "--quiet", verbose=False)
+    with show.to_stderr():
+        show.set_level(quiet=silent == "--quiet", verbose=False)
         hidden.set(silent == "--json")
         try:
             with progress("loading models") as tell, waiting("drawing"):

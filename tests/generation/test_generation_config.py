@@ -12,7 +12,7 @@ import transformers
 
 from draftwise import Decoder, UserError
 from draftwise.errors import DraftwiseWarning
-from draftwise.generation.generation_config import LEFT_OUT, USED, own_settings
+from draftwise.generation.settings import LEFT_OUT, USED, own_settings
 from tests.tiny import model
 from tests.tiny_tokenizers import MAKERS
 

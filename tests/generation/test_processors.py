@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from draftwise.generation.processors import own_processors
+from draftwise.generation.settings import own_processors
 
 
 class Module(torch.nn.Module):

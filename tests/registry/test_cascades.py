@@ -6,8 +6,7 @@ import pytest
 
 from draftwise.drafters.cascade import CascadeDrafter
 from draftwise.policies.auto.drafts import cascades
-from draftwise.registry import build
-from draftwise.registry.entries import entry
+from draftwise.registry import build, entry
 from draftwise.specs import cascade_parts, name_cascades, parse_drafter, takes_over
 
 NAMES = ["zoo:general", "Qwen/Qwen3-0.6B", "lm:a?probe=no&vocabulary=text", "a>b", "50%", "a%3Fb", "no name"]

@@ -12,8 +12,7 @@ import pytest
 
 from draftwise import registry
 from draftwise.plugins import Drafter
-from draftwise.registry import GROUPS, entries, names, point
-from draftwise.registry.entries import Entry, Option, _imported, _written, describe, entry
+from draftwise.registry import GROUPS, Entry, Option, _imported, _written, describe, entry, names, point
 
 
 class Plain(Drafter):
@@ -118,7 +117,7 @@ def test_a_component_is_described_by_its_docstring_and_its_arguments(
     parts: dict[str, EntryPoint], monkeypatch: pytest.MonkeyPatch, read: bool
 ) -> None:
     if not read:
-        monkeypatch.setattr(entries, "_written", lambda found: None)
+        monkeypatch.setattr(registry, "_written", lambda found: None)
     rate = {"rate": Option("float", 0.5, "of growth")}
     shape = {
         "name": Option("str", ""),

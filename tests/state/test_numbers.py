@@ -30,10 +30,9 @@ from draftwise.policies.learners.linucb import LinUCB
 from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, SlidingWindowUCB
 from draftwise.state import file as statefile
-from draftwise.state import numbers
+from draftwise.state import learned as fields
 from draftwise.state.file import StateFile, StateWarning, usable
-from draftwise.state.learned import LEARNED
-from draftwise.state.numbers import dump, load
+from draftwise.state.learned import LEARNED, dump, load
 
 ARMS = tuple(Arm(name, 5) for name in ("a", "b", "c", "d"))
 CHANCES = (0.2, 0.7, 0.4, 0.5)
@@ -568,11 +567,11 @@ def test_what_a_plug_in_holds_or_annotates_costs_no_text(tmp_path: Path) -> None
     try:
         for kind, said in vague:
             Counting.__annotations__["mean"] = kind
-            numbers._hints.cache_clear()
+            fields._hints.cache_clear()
             with pytest.warns(StateWarning, match=said):
                 file.keep()
     finally:
         Counting.__annotations__["mean"] = "float"
-        numbers._hints.cache_clear()
+        fields._hints.cache_clear()
     file.keep()
     assert file.load()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from draftwise.errors import UserError
-from draftwise.state.saver import Saver
+from draftwise.state.file import Saver
 
 
 class State:

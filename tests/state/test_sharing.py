@@ -15,8 +15,7 @@ from draftwise.policies.auto.chances import Acceptance
 from draftwise.policies.auto.prices import PassPrice
 from draftwise.policies.learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB
 from draftwise.state.file import StateFile, StateWarning
-from draftwise.state.learned import LEARNED, learned
-from draftwise.state.numbers import dump
+from draftwise.state.learned import LEARNED, dump, learned
 
 from .test_merge import ADDING, K, Step, close, played
 

@@ -20,11 +20,10 @@ from .command import WIDEST, Command, Group, Quiet, Verbose, add
 from .demo import demo
 from .doctor import doctor
 from .generate import chat, generate
-from .lists import drafters, models, policies
+from .lists import drafters, models, policies, suggest
 from .serve import serve
+from .show import set_level, to_stderr
 from .simulate import simulate
-from .streams import set_level, to_stderr
-from .suggest import suggest
 from .traces import oracle, replay, trace
 
 # Late versions of Typer carry their own copy of Click; this is ClickException in all of them.

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from typer import Option, Typer, echo
 from typer.core import TyperCommand, TyperGroup
 
-from . import show, streams
+from . import show
 from .progress import NARROW, hidden
 
 EXAMPLES = "\nExamples:\n"
@@ -92,7 +92,7 @@ def make_command(verb: Callable[..., Any]) -> Callable[..., Any]:
     parameters += [_option("quiet", Quiet, False), _option("verbose", Verbose, False)]
 
     def command(*, quiet: bool, verbose: bool, **options: Any) -> Any:
-        streams.set_level(quiet=quiet, verbose=verbose)
+        show.set_level(quiet=quiet, verbose=verbose)
         hidden.set(bool(options.get("as_json")))
         for name, group in groups.items():
             options[name] = group(**{f.name: options.pop(f.name) for f in fields(group)})

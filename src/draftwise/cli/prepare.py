@@ -148,7 +148,7 @@ def merge(
     draftwise merge replica-1.json replica-2.json --out learned.json
     """
     from draftwise.policies.catalogue import method
-    from draftwise.state.merge import merge as merge_files
+    from draftwise.state.file import merge as merge_files
 
     report = merge_files(files, out, new_policy=lambda name, drafters: method(name, drafters).policy)
     return Result(report, partial(print, f"{report['policy']}: {len(files)} files merged into {out}"))

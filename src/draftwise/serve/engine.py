@@ -13,7 +13,7 @@ from typing import Protocol
 from ..core.request_round import ERROR
 from ..core.round import Round
 from ..generation.decoder import Decoder
-from ..state.saver import Saver
+from ..state.file import Saver
 from .errors import APIError, generation_failed, server_stopping, timed_out
 from .generations import Emit, Event, Generation, GenerationRequest
 from .limits import Limits

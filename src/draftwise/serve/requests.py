@@ -101,7 +101,7 @@ class RequestParser:
             raise APIError("max_tokens=0: give 1 or more, or set echo", param="max_tokens")
         prompts = split_prompts(body.prompt)
         self._check_samples(len(prompts) * body.samples, "prompt")
-        encoded = [self.encode(prompt, options=tokenizer_options(body)) for prompt in prompts]
+        encoded = [self.encode(prompt, tokenizer_options(body)) for prompt in prompts]
         sequences = self._sequences(body, encoded, grammar)
         if not body.echo:
             return ParsedRequest(body, sequences)
@@ -126,7 +126,7 @@ class RequestParser:
         messages = template_messages(body.messages, as_text=self.template.as_text)
         if any(message["role"] == "tool" for message in messages) and not self.template.takes_results:
             raise APIError("the chat template takes no messages of role 'tool'", param="messages")
-        ids = self.encode(messages, tools=tools, options=template_variables(body, self.decoder.tokenizer))
+        ids = self.encode(messages, template_options(body, tools, self.decoder.tokenizer))
         if not tools:
             return ParsedRequest(body, self._sequences(body, [ids], grammar))
         sequences = self._sequences(body, [ids], grammar, self.template.marks)
@@ -145,30 +145,23 @@ class RequestParser:
     def tokenize(self, body: Tokenize) -> list[int]:
         """Return the tokens of `/tokenize`: those that a prompt or messages would have."""
         if body.messages is None:
-            return self.encode(body.prompt, options=tokenizer_options(body), windows=WINDOWS)
+            return self.encode(body.prompt, tokenizer_options(body), windows=WINDOWS)
         if body.add_special_tokens:
             raise APIError("add_special_tokens: a chat template adds its own", param="add_special_tokens")
         messages = template_messages(body.messages, as_text=self.template.as_text)
         tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
-        options = template_variables(body, self.decoder.tokenizer)
-        return self.encode(messages, tools=tools, options=options, windows=WINDOWS)
+        options = template_options(body, tools, self.decoder.tokenizer)
+        return self.encode(messages, options, windows=WINDOWS)
 
     def detokenize(self, tokens: list[int]) -> str:
         """Return the text of `/detokenize`."""
         return self.decode(tokens, self.encode(tokens, windows=WINDOWS))
 
-    def encode(
-        self,
-        prompt: Any,
-        *,
-        tools: Sequence[Any] = (),
-        options: Mapping[str, Any] | None = None,
-        windows: int = 1,
-    ) -> list[int]:
+    def encode(self, prompt: Any, options: Mapping[str, Any] | None = None, *, windows: int = 1) -> list[int]:
         """Return the tokens of a prompt of at most so many windows; for `options` see `encode`."""
         tokenizer = self.decoder.tokenizer
-        check_length(tokenizer, prompt, windows * self.window, tools, options)
-        return encode(tokenizer, prompt, vocab_size=self.vocab_size, chat=False, tools=tools, options=options)
+        check_length(tokenizer, prompt, windows * self.window, options)
+        return encode(tokenizer, prompt, vocab_size=self.vocab_size, chat=False, options=options)
 
     def decode(self, prompt: Any, ids: Sequence[int]) -> str:
         if isinstance(prompt, str):
@@ -356,11 +349,7 @@ def split_prompts(prompt: Any) -> list[Any]:
 
 
 def check_length(
-    tokenizer: Any,
-    prompt: Any,
-    max_tokens: int,
-    tools: Sequence[Any] = (),
-    options: Mapping[str, Any] | None = None,
+    tokenizer: Any, prompt: Any, max_tokens: int, options: Mapping[str, Any] | None = None
 ) -> None:
     """Reject a prompt, text, messages or token ids, of more than about `max_tokens` tokens.
 
@@ -370,9 +359,9 @@ def check_length(
     """
     text, param, length = prompt, "prompt", CHARACTERS * (max_tokens + MARGIN)
     if not isinstance(prompt, str) and prompt and isinstance(prompt[0], dict):
-        if sum(len(str(part)) for part in (prompt, tools, options)) <= length:
+        if sum(len(str(part)) for part in (prompt, options)) <= length:
             return
-        text, param = render_messages(tokenizer, prompt, tools=tools, options=options), "messages"
+        text, param = render_messages(tokenizer, prompt, options), "messages"
     is_long = not isinstance(text, str) and len(text) > max_tokens
     while isinstance(text, str) and not is_long and length < len(text):
         is_long = len(tokenizer(whole(text[:length], "the prompt"))["input_ids"]) > max_tokens + MARGIN
@@ -411,8 +400,8 @@ def _template_call(call: ToolCall, as_text: bool) -> dict[str, Any]:
     return {**({"id": call.id} if call.id else {}), "type": "function", "function": function}
 
 
-def template_variables(body: TemplateBody, tokenizer: Any) -> dict[str, Any]:
-    """Return the variables of the chat template besides messages and tools, as vLLM sets them."""
+def template_options(body: TemplateBody, tools: Sequence[Any], tokenizer: Any) -> dict[str, Any]:
+    """Return the tools and the variables of the chat template, as vLLM sets them."""
     variables = {name: value for name in VARIABLES if (value := getattr(body, name)) is not None}
     if body.reasoning_effort is not None:
         variables["enable_thinking"] = body.reasoning_effort != "none"
@@ -421,7 +410,7 @@ def template_variables(body: TemplateBody, tokenizer: Any) -> dict[str, Any]:
     if wrong := sorted({*reserved, "messages", "chat_template"} & own.keys()):
         message = f"chat_template_kwargs: {wrong[0]!r} is no variable of the template; leave it out"
         raise APIError(message, param="chat_template_kwargs")
-    return variables | own
+    return variables | own | ({"tools": list(tools)} if tools else {})
 
 
 def join_content(content: str | Sequence[Part | ItemText] | None) -> str:

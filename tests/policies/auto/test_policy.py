@@ -20,7 +20,7 @@ from draftwise.policies.auto.policy import KINDS, AutoPolicy
 from draftwise.policies.auto.prices import ENOUGH, WAIT, WINDOW, DraftPrice, Rate, RoundCosts, size_class
 from draftwise.policies.catalogue import default, method
 from draftwise.policies.catalogue.auto import team
-from draftwise.state.numbers import restart
+from draftwise.state.learned import restart
 
 NAN = float("nan")
 CASCADE = ("lm:a", "ngram", "cascade:lm:a>ngram?match=1")
