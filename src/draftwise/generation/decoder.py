@@ -141,11 +141,7 @@ class Decoder:
         state: str | PathLike[str] | None = None,
         prefix_cache: float = 0,
     ) -> Decoder:
-        """Load what was parsed before, as `from_pretrained` does.
-
-        Raises:
-            UserError: as `from_pretrained`.
-        """
+        """Load what was parsed before; errors are those of `from_pretrained`."""
         from ..build import assemble, build_target, check_drafters, compile_target, complete, eos_ids
         from ..models.runner.prefix_cache import keep_prefixes
         from ..models.verdicts import start
@@ -256,11 +252,7 @@ class Decoder:
     # -- parts of the above, for chats and hosts ----------------------------------------------------
 
     def encode(self, prompt: Prompt, *, chat: bool = True) -> list[int]:
-        """Token ids of a prompt.
-
-        Raises:
-            UserError: an empty prompt, or ids outside the target's vocabulary.
-        """
+        """Token ids of a prompt; a `UserError` says why it has none."""
         return encode(self.tokenizer, prompt, vocab_size=self.loop.target.vocab_size, chat=chat)
 
     def follow(self, request: Request, writer: Writer) -> Generator[Piece, None, None]:

@@ -245,11 +245,7 @@ class Detokenizer:
 
 
 def stop_strings(stop: Stops) -> tuple[str, ...]:
-    """Return the stop strings as a tuple; a single one may be given as a string.
-
-    Raises:
-        UserError: one of them is empty or not a string.
-    """
+    """Return stop strings as a tuple, one or several; a `UserError` names what is no text, or empty."""
     strings = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, Iterable) else (stop,)
     for s in strings:
         if not isinstance(s, str):

@@ -19,9 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from ..errors import UserError
-from .bodies import Chat, Completion, Detokenize, Responses, Tokenize
+from .bodies import Detokenize, Tokenize, show_value
 from .errors import MAX_SHOWN, APIError
-from .foreign import show_value
 from .live import STREAM, add_page, page_files
 from .middleware import JsonResponse, RequestGuard, RequestLog, error_response, facts_of, note_error
 from .service import Service
@@ -72,17 +71,9 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     card = {"id": service.model, "object": "model", "created": int(time()), "owned_by": "draftwise"}
     card |= {"root": service.model, "max_model_len": window}
 
-    @app.post("/v1/completions")
-    async def completions(body: Completion, request: Request) -> Response:
-        return await service.complete(body, request)
-
-    @app.post("/v1/chat/completions")
-    async def chat(body: Chat, request: Request) -> Response:
-        return await service.chat(body, request)
-
-    @app.post("/v1/responses")
-    async def responses(body: Responses, request: Request) -> Response:
-        return await service.respond(body, request)
+    app.post("/v1/completions")(service.completions)
+    app.post("/v1/chat/completions")(service.chat)
+    app.post("/v1/responses")(service.responses)
 
     @app.get("/v1/models")
     async def models() -> Response:

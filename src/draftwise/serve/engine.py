@@ -15,9 +15,18 @@ from ..core.round import Round
 from ..generation.decoder import Decoder
 from ..state.file import Saver
 from .errors import APIError, generation_failed, server_stopping, timed_out
-from .generations import Emit, Event, Generation, GenerationRequest
+from .generations import (
+    NOBODY,
+    Client,
+    DraftLimit,
+    Emit,
+    Event,
+    Generation,
+    GenerationRequest,
+    give_row,
+    next_prompt,
+)
 from .limits import Limits
-from .schedule import NOBODY, Client, DraftLimit, give_row, next_prompt
 
 LOG = getLogger(__name__)
 SAVE_SECONDS = 10.0  # between two writes of the state file

@@ -36,11 +36,7 @@ class StateWarning(DraftwiseWarning):
 
 
 def usable(path: str | Path) -> Path:
-    """Return the path of a state file, which exists or can be created; links are followed.
-
-    Raises:
-        UserError: no such folder, a folder of that name, or no permission to read or write there.
-    """
+    """Return a state file's path, without links; a `UserError` says why none can be used or created."""
     if "\0" in str(path):
         raise UserError(f"state file {str(path)!r} has a null byte: name a file without")
     full = Path(os.path.realpath(expanded(path)))
@@ -249,11 +245,7 @@ def _copy(policy: Any) -> tuple[Any, bool]:
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """Return the content of a whole state file of this version.
-
-    Raises:
-        UserError: it is damaged, or something else.
-    """
+    """Return the content of a whole state file of this version; a `UserError` says that it is none."""
     try:
         body = json.loads(raw)
         json.dumps(body, allow_nan=False)

@@ -214,11 +214,7 @@ def dump(policy: Any) -> dict[str, Any]:
 
 
 def load(policy: Any, saved: Any) -> None:
-    """Load the output of `dump` into a newly built policy of the same shape: completely, or not at all.
-
-    Raises:
-        UserError: other fields, another kind or number of values, or a value out of range.
-    """
+    """Load the output of `dump` into a new policy of the same shape; a `UserError` says what does not fit."""
     apply(fit(policy, dump(policy), saved))
 
 
