@@ -12,12 +12,11 @@ import pytest
 from pydantic import TypeAdapter
 
 from draftwise import __version__
-from draftwise.generation.text import Piece
+from draftwise.generation.text import Piece, TokenTexts
 from draftwise.serve.bodies import Responses
 from draftwise.serve.generations import Event
 from draftwise.serve.requests import ParsedRequest
 from draftwise.serve.responses import ItemAnswer, as_chat
-from draftwise.serve.tokens import TokenTexts
 from draftwise.serve.tools import AnswerPart, Parser, new_call
 from studies.serve.local import counting
 from tests.cli.conftest import LETTERS

@@ -203,16 +203,6 @@ def test_a_learner_that_is_built_at_the_first_choice_is_built_to_be_restored() -
         load(Lazy(ARMS, UCB1, per_query=True), {"shared": 3})
 
 
-def test_what_is_no_number_cannot_be_learnt() -> None:
-    @dataclass
-    class Wordy:
-        word: str = field(default="a", metadata=LEARNED)
-        arms: tuple[Arm, ...] = ARMS
-
-    with pytest.raises(TypeError, match="no number"):
-        dump(Wordy())
-
-
 SPOILT: list[tuple[str, Any]] = [
     ("whole", 1.5),
     ("whole", True),

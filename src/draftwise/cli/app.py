@@ -14,7 +14,7 @@ from draftwise.errors import GenerationError, UserError
 from draftwise.inputs import whole
 from draftwise.registry import meant
 
-from . import prepare, train
+from . import prepare
 from .bench import bench, report, tune
 from .command import WIDEST, Command, Group, Quiet, Verbose, add
 from .demo import demo
@@ -47,8 +47,8 @@ app = typer.Typer(
 for panel, verbs in PANELS.items():
     for verb in verbs:
         add(app, verb, panel=panel)
-app.add_typer(train.app, name="train", rich_help_panel=MAKE)
-app.add_typer(prepare.app, name="datastore", rich_help_panel=MAKE)
+app.add_typer(prepare.training, name="train", rich_help_panel=MAKE)
+app.add_typer(prepare.datastore, name="datastore", rich_help_panel=MAKE)
 add(app, prepare.compile_, name="compile", panel=MAKE)
 add(app, prepare.merge, panel=MAKE)
 add(app, prepare.export, panel=MAKE)

@@ -162,20 +162,21 @@ def tune(
         results = bench(settings, out or Path(scratch), tell=tell)
     winners = {name: best(texts, results["results"]) for name, texts in variants.items()}
     chosen = {name: row["method"] for name, row in winners.items()}
-    again = ["draftwise", "bench", *run.as_arguments(), "--split", "test", "--policies"]
-    # Spaces separate policies of which one contains a comma.
-    again.append((" " if any("," in one for one in chosen.values()) else ",").join(chosen.values()))
-    again += ["--out", _new_folder(f"{out}-test" if out else "tuned")]
     rows = [row for row in results["results"] if row["category"] == "all"]
     value = {"best": chosen, "tried": rows}
     value |= {key: results[key] for key in ("clean", "busy", "machine", "settings")}
-    return Result(value, partial(_print, winners, rows, results, shlex.join(again)))
+    again = _test_command(run, [*chosen.values()], out)
+    return Result(value, partial(_print, winners, rows, results, again))
 
 
-def _new_folder(name: str) -> str:
-    """The name, with a number where there is such a folder."""
-    names = chain([name], (f"{name}-{n}" for n in count(2)))
-    return next(name for name in names if not Path(name).exists())
+def _test_command(run: RunOptions, policies: Sequence[str], out: Path | None) -> str:
+    """The command that measures policies on the test split, into a folder that does not exist yet."""
+    comma = " " if any("," in one for one in policies) else ","  # blanks separate those that contain one
+    name = f"{out}-test" if out else "tuned"
+    folders = chain([name], (f"{name}-{n}" for n in count(2)))
+    folder = next(one for one in folders if not Path(one).exists())
+    options = ["--split", "test", "--policies", comma.join(policies), "--out", folder]
+    return shlex.join(["draftwise", "bench", *run.as_arguments(), *options])
 
 
 def _print(winners: dict[str, Any], rows: list[Any], results: dict[str, Any], again: str) -> None:

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
+from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
@@ -46,7 +47,7 @@ def make_app(
             yield
         finally:
             service.engine.stop(seconds=0)
-            await asyncio.to_thread(service.engine.join)
+            await asyncio.to_thread(service.engine.thread.join)
             service.close()
 
     app = FastAPI(title="Draftwise", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -119,7 +120,8 @@ def _add_status(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(service.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        page = generate_latest(service.metrics.registry)
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -170,13 +170,7 @@ class Snapshots:
             "arms": self._arms(counts, values),
             "unit": values.unit or None,
             "price": {kind: _short(rate) for kind, rate in values.price.items()},
-            "matches": {  # acceptance by drafter and length of the match
-                name: {
-                    label: {"tested": _short(tested), "accepted": _short(accepted)}
-                    for label, (tested, accepted) in rows.items()
-                }
-                for name, rows in values.matches.items()
-            },
+            "matches": {name: _matches(rows) for name, rows in values.matches.items()},
         }
 
     def _counts(self) -> Counts:
@@ -235,6 +229,11 @@ class Snapshots:
             for arm, value, added in zip(arms, estimates, seconds, strict=False)
         ]
         return rows if len(rows) <= MAX_ARMS else sorted(rows, key=lambda row: -row["rounds"])[:MAX_ARMS]
+
+
+def _matches(rows: Mapping[str, tuple[float, float]]) -> Json:
+    """Return the acceptance of a drafter by the length of the match."""
+    return {key: {"tested": _short(tested), "accepted": _short(good)} for key, (tested, good) in rows.items()}
 
 
 def _total(counts: Counts, name: str) -> int:

@@ -17,7 +17,7 @@ from ..core.sampling import Sampling
 from ..errors import UserError
 from ..generation.decoder import Decoder
 from ..generation.prompts import encode, render_messages
-from ..generation.text import StopStrings, stop_strings
+from ..generation.text import StopStrings, TokenTexts, stop_strings
 from ..inputs import whole
 from ..policies.catalogue import method
 from .bodies import (
@@ -40,7 +40,6 @@ from .generations import MAX_DRAFT, GenerationRequest, PromptScores
 from .grammar import Grammars, MakeConstraint, requested_form
 from .limits import Limits
 from .sandbox import Form
-from .tokens import TokenTexts
 from .tools import Parser, Template, ToolTokenizer, call_form, offered_tools
 
 FIXED = re.compile(r"static(-\d+)?")
@@ -101,16 +100,14 @@ class RequestParser:
         prompts = split_prompts(body.prompt)
         self._check_samples(len(prompts) * body.samples, "prompt")
         encoded = [self.encode(prompt, tokenizer_options(body)) for prompt in prompts]
-        sequences = self._sequences(body, encoded, grammar)
-        if not body.echo:
-            return ParsedRequest(body, sequences)
-        echoes = [self.decode(prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
-        if body.logprobs is None:
-            return ParsedRequest(body, sequences, echoes)
-        pairs = zip(encoded, echoes, strict=True)
-        offsets = [self.token_texts.offsets(ids, text) for ids, text in pairs]
-        scores = [PromptScores(body.logprobs) for _ in prompts]
-        sequences = [replace(s, prompt_scores=scores[i // body.samples]) for i, s in enumerate(sequences)]
+        sequences, echoes, offsets = self._sequences(body, encoded, grammar), list[str](), list[list[int]]()
+        if body.echo:
+            echoes = [self.decode(prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
+        if body.echo and body.logprobs is not None:
+            pairs = zip(encoded, echoes, strict=True)
+            offsets = [self.token_texts.offsets(ids, text) for ids, text in pairs]
+            scores = [PromptScores(body.logprobs) for _ in prompts]
+            sequences = [replace(s, prompt_scores=scores[i // body.samples]) for i, s in enumerate(sequences)]
         return ParsedRequest(body, sequences, echoes, offsets)
 
     def parse_chat(self, body: Chat, grammar: MakeConstraint | None = None) -> ParsedRequest:
@@ -126,10 +123,9 @@ class RequestParser:
         if any(message["role"] == "tool" for message in messages) and not self.template.takes_results:
             raise APIError("the chat template takes no messages of role 'tool'", param="messages")
         ids = self.encode(messages, template_options(body, tools, self.decoder.tokenizer))
-        if not tools:
-            return ParsedRequest(body, self._sequences(body, [ids], grammar))
-        sequences = self._sequences(body, [ids], grammar, self.template.marks)
-        return ParsedRequest(body, sequences, make_parser=self.template.call_parser(ids, tools))
+        sequences = self._sequences(body, [ids], grammar, self.template.marks if tools else ())
+        make_parser = self.template.call_parser(ids, tools) if tools else Parser
+        return ParsedRequest(body, sequences, make_parser=make_parser)
 
     def _check_tools(self, body: Chat) -> list[Tool]:
         """Return the tools that the model is told of; it must take them, and its calls be understood."""

@@ -63,6 +63,11 @@ class Template:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        # The template of answers in the model's own files; None if they have none.
+        self.shipped = getattr(tokenizer, "response_template", None)
+        names, ids = (getattr(tokenizer, f"all_special_{key}", ()) for key in ("tokens", "ids"))
+        # The special tokens by their texts, which a text is usually given without.
+        self.special_ids = {str(name): int(token) for name, token in zip(names, ids, strict=False)}
 
     def render(self, *messages: dict[str, Any], ask: bool = False) -> str:
         """Return the text of messages with the probe of a tool; empty if the template does not take them."""
@@ -81,11 +86,6 @@ class Template:
     def takes_results(self) -> bool:
         """True if the model is told the results of tools."""
         return CONTENT in self.render(QUESTION, _calls(1, self.as_text), RESULT, ask=True)
-
-    @cached_property
-    def shipped(self) -> Any:
-        """The template of answers in the model's own files; None if they have none."""
-        return getattr(self.tokenizer, "response_template", None)
 
     @cached_property
     def format(self) -> CallFormat | None:
@@ -128,12 +128,6 @@ class Template:
         while mark := next((mark for mark in marks if text.rstrip().endswith(mark)), ""):
             text = text.rstrip()[: -len(mark)]
         return text
-
-    @cached_property
-    def special_ids(self) -> dict[str, int]:
-        """The special tokens by their texts, which a text is usually given without."""
-        names, ids = (getattr(self.tokenizer, f"all_special_{key}", ()) for key in ("tokens", "ids"))
-        return {str(name): int(token) for name, token in zip(names, ids, strict=False)}
 
     @cached_property
     def marks(self) -> set[str]:
