@@ -19,7 +19,7 @@ from typer.cli import get_docs_for_click
 from draftwise.cli.app import app
 from draftwise.cli.lists import by_origin
 from draftwise.policies.catalogue.compose import DEFAULT
-from draftwise.registry.entries import Entry, describe, shown
+from draftwise.registry import Entry, describe, shown
 from tests.hosts import arguments
 
 

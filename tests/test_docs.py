@@ -17,7 +17,7 @@ from draftwise import plugins, testing
 from draftwise.cli.app import app
 from draftwise.measure.trace.costs import Costs
 from draftwise.measure.trace.files import Header, RecordedDrafts
-from draftwise.registry.entries import describe
+from draftwise.registry import describe
 from draftwise.state.file import PARTS
 from scripts import doctests, landing, reference
 from tests.hosts.arguments import FIELDS

@@ -15,7 +15,7 @@ from draftwise.inputs import expanded, parse_json
 from draftwise.measure.trace.costs import read_costs as costs
 from draftwise.measure.trace.files import read_header
 from draftwise.measure.workloads import load
-from draftwise.state.merge import _header as merged
+from draftwise.state.file import _header as merged
 
 DEEP = "[" * 200_000
 

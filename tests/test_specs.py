@@ -69,8 +69,9 @@ def test_a_drafter_is_loaded_as_was_asked_for() -> None:
     [
         ("zoo:target", "hf", "zoo:target", "zoo:target"),
         ("ngram", "hf", "ngram", "ngram"),  # no drafter
-        ("gguf:one", "gguf", "one", "gguf:one"),
-        ("one.gguf", "gguf", "one.gguf", "one.gguf"),
+        ("gguf:one.bin?context=64", "gguf", "one.bin", "gguf:one.bin?context=64"),
+        ("lm:one.GGUF?context=64", "gguf", "one.GGUF", "lm:one.GGUF?context=64"),
+        ("retrieval:x.gguf", "hf", "retrieval:x.gguf", "retrieval:x.gguf"),
         (Loaded("one.gguf"), "hf", "", "one.gguf"),
         (Loaded(), "hf", "", "Loaded"),
     ],
@@ -80,6 +81,7 @@ def test_a_target_is_a_model_that_one_of_two_libraries_runs(
 ) -> None:
     spec = parse_target(given)
     assert (spec.name, spec.path, spec.text) == (kind, path, text)
+    assert spec.options == ({"context": "64"} if kind == "gguf" else {})
     assert spec.loaded is (None if isinstance(given, str) else given) and parse_target(spec) is spec
     assert spec.chains_only == ("a GGUF target" if kind == "gguf" else "")
     assert parse_target(given, LoadOptions(exact=True)).chains_only == "exact=True"

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from .core.round import Round, Stats
     from .core.sampling import Sampling
     from .errors import GenerationError, UserError
-    from .generation.chat import Chat
-    from .generation.decoder import Decoder
+    from .generation.decoder import Chat, Decoder
     from .generation.output import Output
     from .generation.text import Piece
     from .hosts.transformers import transformers_generate
@@ -41,8 +40,7 @@ _HOME = {
     "core.round": ("Round", "Stats"),
     "core.sampling": ("Sampling",),
     "errors": ("GenerationError", "UserError"),
-    "generation.chat": ("Chat",),
-    "generation.decoder": ("Decoder",),
+    "generation.decoder": ("Chat", "Decoder"),
     "generation.output": ("Output",),
     "generation.text": ("Piece",),
     "hosts.transformers": ("transformers_generate",),

@@ -37,9 +37,12 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
         raise UserError("device=None: choose auto, cpu, cuda or mps")
     tokenizer = known_tokenizer(tokenizer, trust_remote_code=load.trust_remote_code)
     if target.is_gguf:
-        if load.exact and (target.options.get("exact", "true") == "false" or not _is_on_cpu(target)):
+        file = _with_device(target)
+        if load.exact and (
+            file.options.get("exact") == "false" or file.options.get("gpu_layers", "0") != "0"
+        ):
             raise UserError(f"exact=True and {target.text}: give device=cpu, and no exact=false")
-        opened = registry.build("targets", _with_device(target), target.path)
+        opened = registry.build("targets", file, target.path)
         if load.exact and opened.model.stateful:
             raise UserError(f"exact=True and {target.text}: it keeps a state; leave exact out")
         return opened, opened.model, tokenizer or opened.model.tokenizer
@@ -80,13 +83,8 @@ def _with_device(file: ModelSpec) -> ModelSpec:
     if load.dtype != "auto" or load.device_map is not None:
         wrong = f"dtype={load.dtype}" if load.dtype != "auto" else "device_map"
         raise UserError(f"{wrong} and {file.path}: a GGUF file keeps its precision and place; leave it out")
-    return replace(
-        file, options=({"gpu_layers": "0"} if str(load.device) == "cpu" else {}) | {**file.options}
-    )
-
-
-def _is_on_cpu(file: ModelSpec) -> bool:
-    return _with_device(file).options.get("gpu_layers", "0") == "0"
+    on_cpu = {"gpu_layers": "0"} if str(load.device) == "cpu" else {}
+    return replace(file, options=on_cpu | {**file.options})
 
 
 def build_drafters(
@@ -103,10 +101,10 @@ def build_drafters(
             team[spec.text] = _load_lm(spec, target, tokenizer)
         else:
             team[spec.text] = _build_registered(spec, target, tokenizer)
-    for spec, (name, drafter) in zip(drafters, team.items(), strict=True):
-        compile_runner(drafter, spec.load.compile)
-        if way := getattr(drafter, "way", ""):
-            LOG.info("drafter %s has another tokenizer than %s: vocabulary=%s", name, target_name, way)
+    for spec in drafters:  # once all are loaded
+        compile_runner(team[spec.text], spec.load.compile)
+        if way := getattr(team[spec.text], "way", ""):
+            LOG.info("drafter %s has another tokenizer than %s: vocabulary=%s", spec.text, target_name, way)
     return team
 
 

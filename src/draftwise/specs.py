@@ -93,11 +93,7 @@ def parse_target(given: Any, load: LoadOptions | None = None) -> ModelSpec:
 
 
 def parse_drafters(given: Any, load: LoadOptions | None = None) -> tuple[DrafterSpec, ...]:
-    """Return the specs of drafters: names, loaded models or drafters; a string holds comma-separated names.
-
-    Raises:
-        UserError: a name is empty, repeated or cannot be read, or the value is not a list.
-    """
+    """Return the specs of drafters, each once: names, loaded models or drafters; see `split_names`."""
     specs = tuple(parse_drafter(one, load) for one in split_names(given, "drafters"))
     texts = [spec.text for spec in specs]
     for text in texts:
@@ -108,11 +104,7 @@ def parse_drafters(given: Any, load: LoadOptions | None = None) -> tuple[Drafter
 
 
 def parse_drafter(given: Any, load: LoadOptions | None = None) -> DrafterSpec:
-    """Return the spec of one drafter.
-
-    Raises:
-        UserError: its options cannot be read.
-    """
+    """Return the spec of one drafter; a `UserError` says that its options cannot be read."""
     if isinstance(given, DrafterSpec):
         return given
     if isinstance(given, str):
@@ -144,11 +136,7 @@ def _parse_gguf(text: str) -> Spec | None:
 
 
 def parse_policy(given: Any) -> PolicySpec:
-    """Return the spec of a policy, a name or a function; `static-5` is `static?length=5`.
-
-    Raises:
-        UserError: an unknown name, or options that cannot be read.
-    """
+    """Return the spec of a policy, a name or a function; `static-5` is `static?length=5`."""
     if isinstance(given, PolicySpec):
         return given
     if callable(given):
@@ -162,11 +150,7 @@ def parse_policy(given: Any) -> PolicySpec:
 
 
 def split_names(names: Any, what: str) -> list[Any]:
-    """Return names or objects as a list; a string holds comma-separated names.
-
-    Raises:
-        UserError: a name is empty, or the value is not a list.
-    """
+    """Return names or objects as a list; a string has commas between them, and no empty name."""
     if isinstance(names, str):
         parts = [name.strip() for name in names.split(",")] if names.strip() else []
         if not all(parts):

@@ -27,8 +27,7 @@ import pytest
 from draftwise.errors import UserError
 from draftwise.measure.trace import Replay, ReplayState
 from draftwise.policies.catalogue import method
-from draftwise.state.learned import combine
-from draftwise.state.numbers import dump
+from draftwise.state.learned import combine, dump
 from studies.common.command import command, start
 from studies.speed.without import PARTS, without
 from tests.measure.trace import sims

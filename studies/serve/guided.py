@@ -15,7 +15,7 @@ from typing import Any
 from draftwise import Decoder
 from draftwise.core.roles import TokenMask
 from draftwise.serve.bodies import Completion
-from draftwise.serve.constraint import Constraint
+from draftwise.serve.grammar import Constraint
 from draftwise.serve.requests import RequestParser
 from studies.common.command import command, start
 from studies.common.tables import heading, row

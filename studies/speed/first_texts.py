@@ -23,7 +23,7 @@ from draftwise.measure.trace import Replay, Trace
 from draftwise.measure.trace.state import ReplayState
 from draftwise.policies.auto.drafts import LENGTHS
 from draftwise.policies.catalogue import Method, method
-from draftwise.state.numbers import restart
+from draftwise.state.learned import restart
 from studies.common.command import command, listed, start
 from studies.common.tables import Real, heading, row
 from studies.common.traces import costs_of, seconds

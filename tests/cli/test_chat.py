@@ -26,7 +26,9 @@ def test_lines_are_turns_and_caches_are_kept(models: Models, run: Run, say: Call
     assert models.opened == 1, "the second turn continues where the first ended"
 
 
-def test_the_conversation_is_remembered(models: Models, run: Run, say: Callable[[str], None]) -> None:
+def test_the_conversation_is_remembered_until_reset(
+    models: Models, run: Run, say: Callable[[str], None]
+) -> None:
     lengths: list[int] = []
 
     def watched(history: Sequence[int]) -> Vector:
@@ -34,17 +36,10 @@ def test_the_conversation_is_remembered(models: Models, run: Run, say: Callable[
         return after(1)(history)
 
     models.distribution = watched
-    say("a\na\n/reset\na\n")
-    run(*SHORT, "--drafters", "none")
-    first, second, afresh = lengths[0], lengths[4], lengths[8]
-    assert second > first + 4
-    assert afresh == first
-
-
-def test_reset_and_exit(models: Models, run: Run, say: Callable[[str], None]) -> None:
-    say("a\n/reset\na\n/exit\na\n")
-    assert run(*SHORT)[1] == "bcde\nbcde\n"
-    assert models.opened == 2
+    say("a\na\n/reset\na\n/exit\na\n")
+    assert run(*SHORT, "--drafters", "none")[1] == "bcde\n" * 3
+    first, second, afresh = lengths[::4]
+    assert second > first + 4 and afresh == first and models.opened == 2
 
 
 def test_json_lines(models: Models, run: Run, say: Callable[[str], None]) -> None:

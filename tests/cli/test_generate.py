@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
 import pytest
 
+from draftwise.cli.generate import rows
+from draftwise.core.arms import Arm
+from draftwise.policies.auto.drafts import Candidate, Reason
 from draftwise.testing.distributions import Vector
 from draftwise.testing.drafter import SimDrafter
 
@@ -210,3 +214,38 @@ def test_names_are_checked_without_pytorch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+# -- --explain: why the policy auto chose what it chose -----------------------------------------------------
+
+
+def test_a_stretch_says_what_was_played_and_what_each_drafter_promised() -> None:
+    arms = (Arm("none", 0), Arm("a", 4))
+    reasons = [
+        Reason(
+            0, 100.0, arms[1], (Candidate(0, 4, 2.0, 0.002, 1.8), Candidate(1, 1, 0.5, 0.001, 0.4)), False
+        ),
+        Reason(5, 200.0, arms[1], (Candidate(0, 4, 1.0, 0.004, 0.2),), False),
+        Reason(20, 50.0, arms[0], (), True),
+    ]
+    assert list(rows(reasons, ["a", "b"])) == [
+        ["0-15", "150", "a:4 x2", "1.5 for 3.0 ms: +1.0", "0.5 for 1.0 ms: +0.4"],
+        ["16-31", "50", "off x1", "-", "-"],
+    ]
+
+
+def test_reasons_go_to_standard_error_after_the_text(run: Run) -> None:
+    ask = ["generate", "la la la la la la", "--drafters", "ngram", "--max-new-tokens", "24"]
+    _, out, err = run(*ask, "--explain", "--quiet")
+    assert out == run(*ask)[1]
+    lines = err.strip().splitlines()
+    heads = ["tokens", "tokens/s", "played", "ngram (tokens for time: worth in tokens)"]
+    assert re.split(r"  +", lines[0]) == heads and lines[1].startswith("0-15")
+
+
+def test_a_draft_that_is_tried_promises_nothing() -> None:
+    arm, tried = Arm("a", 1), Candidate(0, 1, 0.8, 0.0, 2.3, trial=True)
+    first = Reason(0, 100.0, arm, (tried,), False)
+    assert list(rows([first], ["a"])) == [["0-15", "100", "a:1 x1", "being tried"]]
+    then = Reason(1, 100.0, arm, (Candidate(0, 1, 0.8, 0.002, 0.6),), False)
+    assert [row[-1] for row in rows([first, then], ["a"])] == ["0.8 for 2.0 ms: +0.6"], "trials are no mean"

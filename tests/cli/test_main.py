@@ -1,9 +1,14 @@
+"""The command line as a whole: what is refused, Ctrl-C, and the command as a program of its own."""
+
 from __future__ import annotations
 
 import io
+import json
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -35,7 +40,6 @@ def test_version(run: Run) -> None:
         (["generate", "a", "--beams", "4"], "--beams"),
         (["generate", " \n"], "empty"),
         (["generate", "a", "-n", "0"], "--samples"),
-        (["generate", "a", "--target", "nowhere"], "'nowhere'"),
         (["generate", "a", "--drafters", "ngram,,suffix"], "'ngram,,suffix'"),
         (["generate", "a", "--policy", "guess"], "'guess'"),
         (["generate", "a", "--policy", ""], "--policy is empty"),
@@ -45,16 +49,39 @@ def test_version(run: Run) -> None:
         (["bench", "--drafters", "", "--out", "x"], "--drafters is empty"),
         (["trace", "--drafters", "", "--out", "x"], "--drafters is empty"),
         (["generate", "a", "--max-new-tokens", "-3"], "-3"),
-        (["generate", "a" * 500], "500"),
         (["demo", "--prompts", "0"], "--prompts"),
+        (["generate", "a", "--temperature", "nan"], "temperature=nan"),
+        (["generate", "a", "--stop", ""], "stop string"),
+        (["generate", "a", "--explain", "--policy", "static-4"], "--explain: only the policy auto"),
+        (["generate", "a", "--policy", "ucb1?nope=1"], "no option 'nope'"),
+        (["generate", "a", "-n", "1000000"], "--samples"),
+        (["chat", "--top-p", "0"], "top_p=0"),
+        (["demo", "--max-new-tokens", "0"], "max_new_tokens=0"),
+        (["serve", "--print-vllm", "--batch", "-1"], "batch=-1: give 1 or more texts"),
+        (["serve", "--batch", "0"], "batch=0"),
+        (["serve", "--queue", "-1"], "queue=-1"),
+        (["serve", "--timeout", "nan"], "timeout=nan"),
+        (["serve", "--grace", "-2"], "grace=-2"),
+        (["serve", "--host", "256.1.1.1"], "256.1.1.1"),
+        (["serve", "--host", "a" * 70], "label too long"),
+        (["serve", "--port", "70000"], "70000"),
+        (["serve", "--api-key", "secret\n"], "white space at an end"),
+        (["serve", "--print-vllm", "--exact"], "vLLM has VLLM_BATCH_INVARIANT=1 for this"),
+        (["serve", "--print-grafana", "--window", "-5"], "window=-5"),
+        (["bench", "--peers", ",", "--out", "x"], "--peers ',' has an empty name"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(
+def test_bad_input_is_one_line_and_status_2_before_a_model_is_loaded(
     models: Models, refused: Refused, arguments: list[str], named: str
 ) -> None:
     err = refused(*arguments)
-    assert named in err
+    assert named in err and not models.asked
     assert ":" in err[7:] or ";" in err, "the line must say what to do"
+
+
+def test_what_only_a_model_can_refuse_is_one_line_too(models: Models, refused: Refused) -> None:
+    assert "'nowhere'" in refused("generate", "a", "--target", "nowhere")
+    assert "500" in refused("generate", "a" * 500)
 
 
 @pytest.mark.parametrize(
@@ -91,28 +118,6 @@ def test_ctrl_c_while_the_command_line_itself_is_read(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["generate", "a", "--temperature", "nan"], "temperature=nan"),
-        (["generate", "a", "--stop", ""], "stop string"),
-        (["generate", "a", "--explain", "--policy", "static-4"], "--explain: only the policy auto"),
-        (["generate", "a", "--policy", "ucb1?nope=1"], "no option 'nope'"),
-        (["generate", "a", "-n", "1000000"], "--samples"),
-        (["chat", "--top-p", "0"], "top_p=0"),
-        (["demo", "--max-new-tokens", "0"], "max_new_tokens=0"),
-        (["serve", "--print-vllm", "--batch", "-1"], "batch=-1: give 1 or more texts"),
-        (["serve", "--print-vllm", "--exact"], "vLLM has VLLM_BATCH_INVARIANT=1 for this"),
-        (["serve", "--print-grafana", "--window", "-5"], "window=-5"),
-        (["bench", "--peers", ",", "--out", "x"], "--peers ',' has an empty name"),
-    ],
-)
-def test_what_needs_no_model_is_refused_before_one_is_loaded(
-    models: Models, refused: Refused, arguments: list[str], said: str
-) -> None:
-    assert said in refused(*arguments) and not models.asked
 
 
 def test_python_errors_are_not_hidden(models: Models, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,3 +169,38 @@ sys.exit(status)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "first\n", "")
+
+
+# -- on the bundled models --------------------------------------------------------------------------------
+
+ENDLESS = [sys.executable, "-c", "import sys; from draftwise.cli import main; sys.exit(main())"]
+ENDLESS += ["generate", "--raw", "The", "--max-new-tokens", "2000"]
+ENDLESS += ["--drafters", "none", "--trials", "off"]  # nothing is timed
+PROMPT = "Translate German to English: Ein Hund läuft am Strand."
+
+
+def test_plain_and_drafted_text_are_the_same(run: Run) -> None:
+    ask = ("generate", PROMPT, "--max-new-tokens", "24", "--json", "--device", "cpu")
+    plain = json.loads(run(*ask, "--drafters", "none")[1])
+    drafted = json.loads(run(*ask, "--policy", "static-5")[1])
+    assert drafted["token_ids"] == plain["token_ids"]
+    assert drafted["stats"]["drafted"] > drafted["stats"]["accepted"], "some guesses must have been wrong"
+    assert run(*ask[:4])[1] == plain["text"] + "\n"
+
+
+@pytest.mark.parametrize("reader_leaves", [False, True])
+def test_ctrl_c_keeps_the_text_and_a_reader_that_leaves_early_is_no_error(reader_leaves: bool) -> None:
+    # A shell's background jobs ignore Ctrl-C, and what they start does too.
+    usual = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(ENDLESS, stdout=pipe, stderr=pipe, text=True, preexec_fn=usual) as running:
+        assert running.stdout and running.stderr
+        assert len(running.stdout.read(8)) == 8
+        if reader_leaves:
+            running.stdout.close()
+        else:
+            running.send_signal(signal.SIGINT)
+            assert running.stdout.read().endswith("\n")
+        told = running.stderr.read().splitlines()
+    assert running.returncode == (1 if reader_leaves else 130)
+    assert [line for line in told if not line.startswith("loading ")] == []  # which a slow machine tells of

@@ -1,19 +1,24 @@
-"""Progress: something at once, the time left, numbers that are never cut, and silence where asked for."""
+"""What a command tells of itself: progress, --quiet, --verbose and the logger `draftwise`."""
 
 from __future__ import annotations
 
 import io
 import json
+import logging
+import subprocess
+import sys
+import warnings
 from collections.abc import Callable
 from importlib import import_module
 
 import pytest
 
-from draftwise.cli import streams
-from draftwise.cli.progress import TimeLeft, clock, hidden, progress, stages, waiting
+from draftwise.cli import lists, main, show
+from draftwise.cli.progress import TimeLeft, hidden, progress, stages, waiting
+from draftwise.errors import DraftwiseWarning
 from draftwise.models.stages import announce
 
-from .conftest import Run, Screen
+from .conftest import Models, Run, Screen
 
 VERB = import_module("draftwise.cli.progress")
 
@@ -32,11 +37,6 @@ def test_the_pace_of_a_phase_gives_the_time_left(clockwork: list[float]) -> None
     clockwork[0] += 6.0
     assert pace.left("a", 5, 10) == 10.0  # three in six seconds, five to go
     assert pace.left("b", 0, 4) is None, "each phase has a pace of its own"
-
-
-def test_a_time_left_is_read_at_a_glance() -> None:
-    assert clock(None) == "time left: not known yet"
-    assert (clock(5.4), clock(3725.0)) == ("0:00:05 left", "1:02:05 left")
 
 
 def test_elsewhere_than_on_a_terminal_lines_come_now_and_then(
@@ -113,16 +113,14 @@ def test_json_and_quiet_show_none(
     silent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr", Screen())
-    with streams.to_stderr():
-        streams.set_level(quiet=silent == "--quiet", verbose=False)
+    with show.to_stderr():
+        show.set_level(quiet=silent == "--quiet", verbose=False)
         hidden.set(silent == "--json")
         try:
             with progress("loading models") as tell, waiting("drawing"):
                 tell("recording", 1, 2)
         finally:
             hidden.set(False)
-    import sys
-
     assert isinstance(sys.stderr, io.StringIO) and sys.stderr.getvalue() == ""
 
 
@@ -134,3 +132,75 @@ def test_a_command_with_json_has_no_progress(run: Run, monkeypatch: pytest.Monke
     assert (status, err) == (0, "") and json.loads(out)
     assert run(*ask, "--quiet")[2] == ""
     assert run(*ask)[2] == "simulating ...\n", "and the next command has it again"
+
+
+# -- logs ---------------------------------------------------------------------------------------------------
+
+ASK = ("generate", "a", "--max-new-tokens", "6")
+
+
+def test_verbose_says_what_was_decided_before_the_verb_and_after_it(models: Models, run: Run) -> None:
+    quietly = run(*ASK)
+    assert quietly[2] == ""
+    for command in (("--verbose", *ASK), (*ASK, "--verbose"), (*ASK, "-v")):
+        status, out, err = run(*command)
+        assert (status, out) == quietly[:2]
+        assert "info: request: 6 tokens in " in err and "; arms: " in err
+        assert "6 tokens in" in err.splitlines()[-1], "the closing line"
+    assert run(*ASK) == quietly, "and the next command is as it was"
+
+
+def test_on_a_terminal_a_record_does_not_continue_the_line_of_the_text(
+    models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Screen()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", screen)
+        patch.setattr(sys, "stderr", screen)
+        assert main([*ASK, "--verbose"]) == 0
+    lines = screen.getvalue().splitlines()
+    said = [n for n, line in enumerate(lines) if line.startswith("info: request: 6 tokens in ")]
+    assert len(said) == 1 and lines[said[0] - 1].endswith("bcdefg"), lines
+    assert "" not in lines, "and its line is ended once"
+
+
+def test_warnings_are_lines_and_quiet_leaves_them_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warned() -> list[object]:
+        warnings.warn("beware", DraftwiseWarning, stacklevel=1)
+        return []
+
+    monkeypatch.setattr(lists, "list_zoo", warned)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert run("models")[2] == "warning: beware\n"
+        assert run("models", "--quiet")[2] == ""
+        assert run("--quiet", "models")[2] == ""
+
+
+def test_the_logger_is_left_as_it_was(run: Run) -> None:
+    before = show.LOG.level, list(show.LOG.handlers), warnings.showwarning
+    run("models", "--verbose")
+    assert (show.LOG.level, list(show.LOG.handlers), warnings.showwarning) == before
+
+
+def test_a_program_that_imports_the_library_hears_nothing_unless_it_asks() -> None:
+    code = (
+        "import logging, draftwise; log = logging.getLogger('draftwise.models.load');"
+        "log.warning('unheard'); logging.basicConfig(level=logging.INFO); log.info('heard')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "INFO:draftwise.models.load:heard\n"
+
+
+def test_loading_packing_and_probing_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    from draftwise import Decoder
+
+    caplog.set_level(logging.INFO, logger="draftwise")
+    Decoder.from_pretrained("zoo:general", drafters=["ngram"], pack=False)
+    Decoder.from_pretrained("zoo:general", drafters=["ngram"], pack=True)
+    said = caplog.text
+    assert "loaded zoo:general: " in said and "M parameters, torch.float32 on cpu, in " in said
+    assert "linear layers packed (onednn 2); 5 fused to 2 (pack=True)" in said or "columns 2); 5" in said
+    assert "reads batches in one pass" in said
+    assert "policy auto over drafters ngram" in said

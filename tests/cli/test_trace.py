@@ -83,25 +83,38 @@ def test_interrupted_it_says_how_to_go_on(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--policies", "tapout-seq-ucb1"], "tapout-seq-ucb1: the policy drafts up to 128 tokens"),
-        (["--policies", "disco?model=x"], "disco"),
-        (["--policies", "nobody"], "unknown policy 'nobody'"),
-        (["--drafters", "nobody"], "drafter 'nobody' was not recorded"),
-        (["--policies", ""], "no policy is named"),
-        (["--policies", "auto,auto"], "auto is repeated"),
-        (["--policies", "auto,,none"], "has an empty name"),
-        (["--drafters", ","], "--drafters ',' has an empty name"),
-        (["--drafters", "ngram,ngram"], "ngram is repeated"),
-        (["--costs", "nothing"], "cannot read the costs 'nothing'"),
-        (["--out", "{}"], "holds a benchmark: choose another --out"),
+        (
+            ["replay", "{trace}", "--policies", "tapout-seq-ucb1"],
+            "the policy drafts up to 128 tokens",
+        ),
+        (["replay", "{trace}", "--policies", "disco?model=x"], "disco"),
+        (["replay", "{trace}", "--policies", "nobody"], "unknown policy 'nobody'"),
+        (["replay", "{trace}", "--drafters", "nobody"], "drafter 'nobody' was not recorded"),
+        (["replay", "{trace}", "--policies", ""], "no policy is named"),
+        (["replay", "{trace}", "--policies", "auto,auto"], "auto is repeated"),
+        (["replay", "{trace}", "--policies", "auto,,none"], "has an empty name"),
+        (["replay", "{trace}", "--drafters", ","], "--drafters ',' has an empty name"),
+        (["replay", "{trace}", "--drafters", "ngram,ngram"], "ngram is repeated"),
+        (["replay", "{trace}", "--costs", "nothing"], "cannot read the costs 'nothing'"),
+        (["replay", "{trace}", "--out", "{here}"], "holds a benchmark: choose another --out"),
+        (["replay", "{here}"], "cannot read the trace"),
+        (["oracle", "{here}"], "cannot read the trace"),
+        (["trace", "--length", "99999999999"], "--length 99999999999: give 1 to 4096"),
+        (["trace", "--length", "0"], "--length 0: give 1 to 4096"),
+        (["trace", "--temperature", "nan"], "temperature=nan"),
+        (["trace", "--max-new-tokens", "0"], "max_new_tokens=0"),
+        (["trace", "--out", "{here}"], "holds a benchmark: choose another --out"),
+        (["trace", "--out", "{here}/run.json/x"], "run.json is no folder; choose another --out"),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: list[str], said: str, refused: Refused, traced: Path, tmp_path: Path
+def test_bad_input_is_one_line_before_a_model_is_loaded(
+    arguments: list[str], said: str, refused: Refused, models: Models, traced: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "run.json").write_text("{}")
-    asked = [one.format(tmp_path) for one in arguments]
-    assert said in refused("replay", str(traced), "--out", str(tmp_path / "out"), *asked)
+    (here := tmp_path / "bench").mkdir()
+    (here / "run.json").write_text("{}")
+    verb, *asked = (one.format(trace=traced, here=here) for one in arguments)
+    assert said in refused(verb, "--out", str(tmp_path / "new"), *asked)
+    assert not models.asked and not (tmp_path / "new" / "results.json").exists()
 
 
 def test_measuring_the_costs_of_a_trace_has_progress(
@@ -111,33 +124,6 @@ def test_measuring_the_costs_of_a_trace_has_progress(
     size = ("--max-new-tokens", "12", "--length", "4", "--limit", "1")
     err = run("trace", "--workload", str(workload), *size, "--out", str(tmp_path / "new"))[2]
     assert "measuring costs, rounds " in err.splitlines()[-1], err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--length", "99999999999"], "--length 99999999999: give 1 to 4096"),
-        (["--length", "0"], "--length 0: give 1 to 4096"),
-        (["--temperature", "nan"], "temperature=nan"),
-        (["--max-new-tokens", "0"], "max_new_tokens=0"),
-        (["--out", "{}/bench"], "holds a benchmark: choose another --out"),
-        (["--out", "{}/file/x"], "file is no folder; choose another --out"),
-    ],
-)
-def test_what_no_trace_can_hold_is_told_before_anything_is_loaded(
-    arguments: list[str], said: str, refused: Refused, models: Models, tmp_path: Path
-) -> None:
-    (tmp_path / "bench").mkdir()
-    (tmp_path / "bench" / "run.json").write_text("{}")
-    (tmp_path / "file").write_text("")
-    asked = [one.format(tmp_path) for one in arguments]
-    assert said in refused("trace", "--out", str(tmp_path / "new"), *asked)
-    assert not models.asked and not (tmp_path / "new").exists()
-
-
-def test_no_trace_there(refused: Refused, tmp_path: Path) -> None:
-    for verb in (["replay", str(tmp_path), "--out", str(tmp_path / "o")], ["oracle", str(tmp_path)]):
-        assert "cannot read the trace" in refused(*verb)
 
 
 def test_prompts_that_do_not_fit_are_named(run: Run, models: Models, workload: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftwise import Chat, Decoder
+from draftwise import Decoder
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.generation.prompts import render_messages
 from draftwise.generation.text import decode
@@ -53,7 +53,8 @@ class World:
             self.tokenizer,
             eos=[self.end],
         )
-        self.opened: list[list[int]] = []
+        self.chat = self.decoder.chat()
+        self.limit_steps()
 
     def distribution(self, history: Sequence[int]) -> Vector:
         logits = np.random.default_rng(abs(hash(tuple(history)))).normal(size=len(self.tokenizer))
@@ -76,8 +77,21 @@ class World:
             text.append(int(self.distribution(text).argmax()))
         return text[len(ids) :]
 
-    def turn(self, chat: Chat, text: str, n: int) -> bool:
+    def limit_steps(self, most: int = 99) -> None:
+        """More steps than this are an endless loop."""
+        loop: Any = self.decoder.loop
+        step, calls = loop.step, list[Any]()
+
+        def counted(*given: Any) -> Any:
+            calls.append(given)
+            assert len(calls) <= most, "the answer does not end"
+            return step(*given)
+
+        loop.step = counted
+
+    def turn(self, text: str, n: int) -> bool:
         """One more turn, whose prompt must read as the template says; whether it continued from the last."""
+        chat = self.chat
         before = chat._request
         list(chat.send(text, max_new_tokens=n))
         request = chat._request
@@ -94,18 +108,16 @@ class World:
 
 def test_reasoning_that_the_template_drops_is_not_gone_on_from() -> None:
     world = World(FORGETS, "<think>a b</think>\n\ncd")
-    chat = world.decoder.chat()
-    went_on = [world.turn(chat, text, 40) for text in ("Hello", "And then?", "So?")]
-    assert chat.messages[1]["content"] == "<think>a b</think>\n\ncd"
+    went_on = [world.turn(text, 40) for text in ("Hello", "And then?", "So?")]
+    assert world.chat.messages[1]["content"] == "<think>a b</think>\n\ncd"
     assert went_on == [False, False, True]
-    chat.close()
+    world.chat.close()
     assert not world.decoder.loop.parked
 
 
 def test_an_answer_without_reasoning_is_gone_on_from() -> None:
     world = World(FORGETS, "abcd")
-    chat = world.decoder.chat()
-    assert [world.turn(chat, text, 9) for text in ("Hello", "And then?", "So?")] == [False, True, True]
+    assert [world.turn(text, 9) for text in ("Hello", "And then?", "So?")] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -120,74 +132,53 @@ def test_what_the_template_writes_otherwise_is_read_anew(
     template: str, first: Sequence[str], end: bool
 ) -> None:
     world = World(template, first, end=end)
-    chat = world.decoder.chat()
-    assert [world.turn(chat, text, 9) for text in ("Hello", "And then?")] == [False, False]
+    assert [world.turn(text, 9) for text in ("Hello", "And then?")] == [False, False]
 
 
 def test_a_stop_string_that_was_cut_off_is_not_in_the_next_prompt() -> None:
     world = World(REPEATS, "ab.cd")
-    chat = world.decoder.chat()
-    list(chat.send("Hello", stop=".", max_new_tokens=9))
-    assert chat.messages[-1]["content"] == "ab"
-    assert not world.turn(chat, "And then?", 6)
-
-
-def patient(world: World, most: int = 99) -> None:
-    """More steps than this are an endless loop."""
-    loop: Any = world.decoder.loop
-    step, calls = loop.step, list[Any]()
-
-    def counted(*given: Any) -> Any:
-        calls.append(given)
-        assert len(calls) <= most, "the answer does not end"
-        return step(*given)
-
-    loop.step = counted
+    list(world.chat.send("Hello", stop=".", max_new_tokens=9))
+    assert world.chat.messages[-1]["content"] == "ab"
+    assert not world.turn("And then?", 6)
 
 
 def test_a_chat_that_is_closed_ends_the_answer_that_is_being_read() -> None:
     world = World(REPEATS, "abcdefgh")
-    patient(world)
-    chat = world.decoder.chat()
-    answer = chat.send("Hello", max_new_tokens=30)
+    answer = world.chat.send("Hello", max_new_tokens=30)
     assert next(answer).text == "a"
-    chat.close()
+    world.chat.close()
     assert "".join(piece.text for piece in answer) in "bcdefgh"
-    assert not chat.messages and not world.decoder.loop.open and not world.decoder.loop.parked
-    assert not world.turn(chat, "Hello", 4)
+    assert not world.chat.messages and not world.decoder.loop.open and not world.decoder.loop.parked
+    assert not world.turn("Hello", 4)
 
 
 def test_a_message_ends_the_answer_that_is_being_read() -> None:
     world = World(REPEATS, "abcdefgh")
-    patient(world)
-    chat = world.decoder.chat()
-    answer = chat.send("Hello", max_new_tokens=30)
+    answer = world.chat.send("Hello", max_new_tokens=30)
     assert next(answer).text == "a"
-    assert not world.turn(chat, "And then?", 6)
+    assert not world.turn("And then?", 6)
     list(answer)
-    said = [m["content"] for m in chat.messages]
-    assert said == ["Hello", "a", "And then?", chat.last.text]
-    assert world.turn(chat, "So?", 6)
+    said = [m["content"] for m in world.chat.messages]
+    assert said == ["Hello", "a", "And then?", world.chat.last.text]
+    assert world.turn("So?", 6)
 
 
 @pytest.mark.parametrize("stop", [(), "c"])
 def test_an_answer_that_has_ended_and_was_not_read_to_its_end_is_in_the_history(stop: Any) -> None:
     world = World(REPEATS, "abcd")
-    patient(world)
     loop: Any = world.decoder.loop
     loop.step = whole(loop.step)
-    chat = world.decoder.chat()
-    answer = chat.send("Hello", max_new_tokens=30, stop=stop)
-    assert next(answer).text == "a" and chat.messages[1:] == []
-    assert not world.turn(chat, "And then?", 6)
+    answer = world.chat.send("Hello", max_new_tokens=30, stop=stop)
+    assert next(answer).text == "a" and world.chat.messages[1:] == []
+    assert not world.turn("And then?", 6)
     del answer
-    assert [m["content"] for m in chat.messages] == [
+    assert [m["content"] for m in world.chat.messages] == [
         "Hello",
         "ab" if stop else "abcd",
         "And then?",
-        chat.last.text,
+        world.chat.last.text,
     ]
-    assert world.turn(chat, "So?", 6)
+    assert world.turn("So?", 6)
 
 
 def whole(step: Any) -> Any:
@@ -210,30 +201,28 @@ def test_a_turn_that_failed_is_read_anew(after: int) -> None:
         raise RuntimeError("this criterion fails")
 
     world = World(REPEATS, "abcd")
-    chat = world.decoder.chat()
     for text in ("Hello", "And then?")[:after]:
-        world.turn(chat, text, 6)
+        world.turn(text, 6)
     with pytest.raises(RuntimeError, match="this criterion fails"):
-        list(chat.send("So?", max_new_tokens=6, ends=fails))
-    assert chat.messages[-1] == {"role": "assistant", "content": ""}
-    assert not world.turn(chat, "Why?", 6)
-    assert world.turn(chat, "Is it?", 6)
+        list(world.chat.send("So?", max_new_tokens=6, ends=fails))
+    assert world.chat.messages[-1] == {"role": "assistant", "content": ""}
+    assert not world.turn("Why?", 6)
+    assert world.turn("Is it?", 6)
 
 
 def test_a_text_that_is_written_meanwhile_is_no_answer() -> None:
     """What is held back of an answer is read when its text has ended, and others may be written by then."""
     world = World(REPEATS, "abcd")
-    chat, said = world.decoder.chat(), ""
-    for piece in chat.send("Hello", max_new_tokens=4, stop="de"):
+    said = ""
+    for piece in world.chat.send("Hello", max_new_tokens=4, stop="de"):
         said += piece.text
         world.decoder.generate("Why?", max_new_tokens=2)
-    assert said == chat.messages[-1]["content"] == chat.last.text == "abcd"
+    assert said == world.chat.messages[-1]["content"] == world.chat.last.text == "abcd"
 
 
 def test_a_conversation_that_is_closed_elsewhere_is_read_anew() -> None:
     world = World(REPEATS, "abcd")
-    chat = world.decoder.chat()
-    world.turn(chat, "Hello", 6)
+    world.turn("Hello", 6)
     for request in list(world.decoder.loop.parked.values()):
         world.decoder.loop.close(request)
-    assert not world.turn(chat, "And then?", 6) and world.turn(chat, "So?", 6)
+    assert not world.turn("And then?", 6) and world.turn("So?", 6)

@@ -11,7 +11,6 @@ import pytest
 from draftwise import Decoder
 from draftwise.errors import UserError
 from draftwise.models.fingerprints import drafter_fingerprint, model_fingerprint
-from draftwise.specs import parse_drafter, parse_target
 from draftwise.state.file import StateWarning
 from tests.gguf import FLOAT32, Plain, bundled, stateful, tiny, watch_feeds
 
@@ -92,25 +91,6 @@ def test_a_state_file_belongs_to_the_file(tokenizer: Any, tmp_path: Path) -> Non
 def test_fingerprints_are_those_of_the_weights() -> None:
     assert drafter_fingerprint(f"gguf:{SMALL}?threads=2") == model_fingerprint(SMALL)
     assert model_fingerprint(SMALL) != model_fingerprint(TARGET)
-
-
-@pytest.mark.parametrize(
-    ("name", "path", "options"),
-    [
-        ("a.gguf", "a.gguf", {}),
-        ("dir/A.GGUF?context=64", "dir/A.GGUF", {"context": "64"}),
-        ("gguf:weights.bin", "weights.bin", {}),
-        ("lm:a.gguf?threads=2", "a.gguf", {"threads": "2"}),
-    ],
-)
-def test_names_of_files(name: str, path: str, options: dict[str, str]) -> None:
-    for spec in (parse_target(name), parse_drafter(name)):
-        assert (spec.name, spec.path, spec.options) == ("gguf", path, options)
-
-
-@pytest.mark.parametrize("name", ["zoo:target", "ngram", "lm:folder", "my/model", "retrieval:x.gguf"])
-def test_other_names(name: str) -> None:
-    assert not parse_target(name).is_gguf and not parse_drafter(name).is_gguf
 
 
 def test_what_a_file_cannot_do_is_refused(tokenizer: Any, tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ from draftwise.errors import DraftwiseWarning, UserError
 from draftwise.policies.arms import LONGEST
 from draftwise.policies.catalogue import default, method
 from draftwise.policies.catalogue.compose import weighs_cascades
-from draftwise.registry.entries import describe
+from draftwise.registry import describe
 from draftwise.specs import parse_policy
-from draftwise.state.numbers import dump
+from draftwise.state.learned import dump
 from draftwise.testing.distributions import markov
 from draftwise.testing.drafter import SimDrafter
 from draftwise.testing.target import SimTarget

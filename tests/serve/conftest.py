@@ -150,7 +150,7 @@ def running(engine: Engine) -> Iterator[None]:
         yield
     finally:
         engine.stop(seconds=0)
-        engine.join()
+        engine.thread.join()
 
 
 @pytest.fixture

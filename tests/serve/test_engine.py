@@ -70,7 +70,7 @@ def gated() -> Any:
         assert isinstance(target, Gated)
         target.release()
         one.stop(seconds=0)
-        one.join()
+        one.thread.join()
 
 
 def test_a_client_that_leaves_frees_its_row_within_one_step(gated: Any) -> None:
@@ -133,7 +133,7 @@ def test_a_stop_finishes_or_cuts(gated: Any, seconds: float) -> None:
     with pytest.raises(APIError, match="stopping"):
         engine.submit(wishes(), runs)
     target.release()
-    engine.join()
+    engine.thread.join()
     for inbox in (runs, waits):
         (end,) = inbox.ends()
         if seconds:
@@ -256,7 +256,7 @@ def test_an_engine_that_has_failed_takes_nothing_more(gated: Any) -> None:
 
     engine.decoder.loop.prepare, engine._save = fails, save
     engine.submit(wishes(), inbox)
-    engine.join()
+    engine.thread.join()
     assert codes == ["server_stopping"] and [end.error and end.error.code for end in inbox.ends()] == codes
 
 

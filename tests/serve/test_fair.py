@@ -16,10 +16,17 @@ from draftwise.models.runner import PassInput
 from draftwise.serve.bodies import Completion
 from draftwise.serve.engine import Engine
 from draftwise.serve.errors import APIError
-from draftwise.serve.generations import Generation, GenerationRequest
+from draftwise.serve.generations import (
+    PLAIN_EVERY,
+    SLOWDOWN,
+    Client,
+    DraftLimit,
+    Generation,
+    GenerationRequest,
+    give_row,
+)
 from draftwise.serve.limits import Limits
 from draftwise.serve.requests import RequestParser
-from draftwise.serve.schedule import PLAIN_EVERY, SLOWDOWN, Client, DraftLimit, give_row
 from draftwise.targets.hf import HFTarget
 from tests.cli.conftest import Letters
 from tests.tiny import VOCAB

@@ -19,17 +19,16 @@ from draftwise.core.arms import Arm, Decision
 from draftwise.core.roles import Values
 from draftwise.core.round import Round, Seconds
 from draftwise.generation.text import Piece
-from draftwise.serve import live, metrics, snapshot
+from draftwise.serve import live, metrics
 from draftwise.serve.answers import ChatAnswer
 from draftwise.serve.bodies import Chat
 from draftwise.serve.errors import APIError
 from draftwise.serve.generations import Event
 from draftwise.serve.limits import Limits
-from draftwise.serve.live import check_origin, page_files
+from draftwise.serve.live import Reading, RoundLog, Snapshots, check_origin, page_files
 from draftwise.serve.requests import ParsedRequest
 from draftwise.serve.service import Exchange, Service
-from draftwise.serve.snapshot import Reading, RoundLog, Snapshots
-from draftwise.serve.tools import AnswerPart
+from draftwise.serve.tools import AnswerPart, Parser
 
 from .conftest import MODEL, Served, connected, line, simulated, until
 from .test_routes import events
@@ -148,7 +147,7 @@ def test_one_state_at_a_time_is_made_also_where_who_asked_leaves(
 def test_rounds_that_are_too_many_to_keep_are_lost_and_counted(
     serve: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("draftwise.serve.snapshot.MAX_ROUNDS", 5)
+    monkeypatch.setattr("draftwise.serve.live.MAX_ROUNDS", 5)
     server = serve()
     kept = RoundLog(server.engine)
     server.engine.observers = [kept]
@@ -283,7 +282,7 @@ def test_a_stream_can_say_who_guessed_each_piece(server: Served) -> None:
         assert {source for source, _ in plain} == {"target"} and pieces(body) == []
 
 
-class Holding:
+class Holding(Parser):
     """Gives a text out at its end, as what may be a call."""
 
     def __init__(self) -> None:
@@ -386,7 +385,7 @@ def test_speeds_are_those_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -
     made = Service(simulated(), MODEL, Limits())
     shots, clock = Snapshots(made.engine, made.metrics, {}), [0.0]
     shots.readings[0] = Reading(0.0)
-    monkeypatch.setattr(snapshot, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(live, "monotonic", lambda: clock[0])
     told = Values("", (), plain=2 / 50)
     monkeypatch.setattr(shots, "_values", lambda batch: told if batch == 2 else Values("", ()))
     counters, labels = made.metrics.counters, made.metrics.labels

@@ -19,15 +19,8 @@ from tests.effort import some
 from .conftest import MODEL, Gated, Served, asking, connected, line, simulated, until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
+FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+FLAGS += "--disable-component-update --disable-sync"
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 320, "height": 640}
 LATE = 60_000  # milliseconds: a busy machine may take its time
 
@@ -42,7 +35,7 @@ expect.set_options(timeout=LATE)
 def browser() -> Iterator[Any]:
     # Playwright's own event loop would be found by what runs in this process: it has a thread of its own.
     with playwright.sync_playwright() as run:
-        yield run.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield run.chromium.launch(executable_path=CHROMIUM, args=FLAGS.split())
 
 
 class Visit:

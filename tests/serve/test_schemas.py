@@ -11,8 +11,7 @@ import llguidance
 import numpy as np
 import pytest
 
-from draftwise.serve.sandbox import translate_form
-from draftwise.serve.schemas import narrow_schema
+from draftwise.serve.sandbox import narrow_schema, translate_form
 
 from .conftest import vocabulary
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +91,7 @@ def test_nothing_is_kept_where_that_was_asked_or_of_other_policies(
     assert not folder.exists()
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("content", [b"{", b'{"format": "draftwise-state", "version": 0}'])
 def test_a_damaged_file_is_replaced_in_silence(folder: Path, content: bytes, make: Make) -> None:
     dec = make()
@@ -100,28 +100,24 @@ def test_a_damaged_file_is_replaced_in_silence(folder: Path, content: bytes, mak
     dec.state.close()
     (file,) = folder.glob("*.json")
     file.write_bytes(content)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        again = make()
-        assert seen_tokens(again) == 0.0
-        assert text(again) == expected
-        assert again.state is not None
-        again.state.close()
+    again = make()
+    assert seen_tokens(again) == 0.0 and text(again) == expected
+    assert again.state is not None
+    again.state.close()
     assert json.loads(file.read_text())["policy"] == "auto"
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_cache_that_cannot_be_used_costs_no_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Make
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        dec = make()
-        assert dec.state is None
-        assert len(text(dec)) == 12
+    dec = make()
+    assert dec.state is None and len(text(dec)) == 12
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_disk_that_fills_up_costs_no_text(
     folder: Path, monkeypatch: pytest.MonkeyPatch, make: Make
 ) -> None:
@@ -130,9 +126,7 @@ def test_a_disk_that_fills_up_costs_no_text(
 
     dec = make()
     monkeypatch.setattr("draftwise.state.file._replace", full)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert len(text(dec)) == 12
+    assert len(text(dec)) == 12
 
 
 def test_a_state_that_promises_everything_changes_no_text(folder: Path, make: Make) -> None:

@@ -27,9 +27,8 @@ from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, SlidingWindowUCB, UCBTuned
 from draftwise.policies.tokens import BetaBank
 from draftwise.state.file import StateFile, _seal
-from draftwise.state.learned import adds, combine, follows, learned
-from draftwise.state.merge import merge as merge_files
-from draftwise.state.numbers import dump
+from draftwise.state.file import merge as merge_files
+from draftwise.state.learned import adds, combine, dump, follows, learned
 
 DRAFTERS = ["ngram", "suffix"]
 K = 3

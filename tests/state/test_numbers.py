@@ -30,10 +30,9 @@ from draftwise.policies.learners.linucb import LinUCB
 from draftwise.policies.learners.thompson import GaussianThompson
 from draftwise.policies.learners.ucb import UCB1, SlidingWindowUCB
 from draftwise.state import file as statefile
-from draftwise.state import numbers
+from draftwise.state import learned as fields
 from draftwise.state.file import StateFile, StateWarning, usable
-from draftwise.state.learned import LEARNED
-from draftwise.state.numbers import dump, load
+from draftwise.state.learned import LEARNED, dump, load
 
 ARMS = tuple(Arm(name, 5) for name in ("a", "b", "c", "d"))
 CHANCES = (0.2, 0.7, 0.4, 0.5)
@@ -202,16 +201,6 @@ def test_a_learner_that_is_built_at_the_first_choice_is_built_to_be_restored() -
     assert each == {"shared": None}
     with pytest.raises(UserError, match=r"numbers\.shared"):
         load(Lazy(ARMS, UCB1, per_query=True), {"shared": 3})
-
-
-def test_what_is_no_number_cannot_be_learnt() -> None:
-    @dataclass
-    class Wordy:
-        word: str = field(default="a", metadata=LEARNED)
-        arms: tuple[Arm, ...] = ARMS
-
-    with pytest.raises(TypeError, match="no number"):
-        dump(Wordy())
 
 
 SPOILT: list[tuple[str, Any]] = [
@@ -570,11 +559,11 @@ def test_what_a_plug_in_holds_or_annotates_costs_no_text(tmp_path: Path) -> None
     try:
         for kind, said in vague:
             Counting.__annotations__["mean"] = kind
-            numbers._hints.cache_clear()
+            fields._hints.cache_clear()
             with pytest.warns(StateWarning, match=said):
                 file.keep()
     finally:
         Counting.__annotations__["mean"] = "float"
-        numbers._hints.cache_clear()
+        fields._hints.cache_clear()
     file.keep()
     assert file.load()

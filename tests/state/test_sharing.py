@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import pytest
 
 from draftwise.core.arms import Arm
+from draftwise.errors import UserError
 from draftwise.policies.auto.chances import Acceptance
 from draftwise.policies.auto.prices import PassPrice
 from draftwise.policies.learners.ucb import UCB1, DiscountedUCB, SlidingWindowUCB
-from draftwise.state.file import StateFile, StateWarning
-from draftwise.state.learned import LEARNED, learned
-from draftwise.state.numbers import dump
+from draftwise.state.file import Saver, StateFile, StateWarning
+from draftwise.state.learned import LEARNED, dump, learned
 
 from .test_merge import ADDING, K, Step, close, played
 
@@ -182,3 +183,87 @@ def test_a_rule_that_raises_costs_no_round(path: Path) -> None:
     with pytest.warns(StateWarning, match="cannot be merged .*a plug-in's"):
         assert other.keep()
     assert learner(other).count == learner(shared(path, Broken())).count == 2.0
+
+
+# -- a saver tells whether it is at work and whether the last save failed, and never saves twice at once ---
+
+
+class State:
+    """A state file whose save waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.may_go_on, self.fails, self.taking_fails = Event(), False, False
+        self.saved: list[str] = []
+        self.adopted: list[str] = []
+        self.complaints: list[str] = []
+
+    def taken(self) -> Any:
+        if self.taking_fails:
+            raise UserError("nothing to take")
+        return "numbers"
+
+    def exchange(self, taken: Any) -> Any:
+        self.may_go_on.wait(60)
+        if self.fails:
+            raise UserError("disk full")
+        self.saved.append(taken)
+        return f"others, beside {taken}"
+
+    def adopt(self, found: Any) -> None:
+        self.adopted.append(found)
+
+    def keep(self) -> None:
+        self.saved.append("last")
+
+    def complain(self, error: UserError) -> None:
+        self.complaints.append(str(error))
+
+
+@pytest.fixture
+def state() -> Iterator[State]:
+    made = State()
+    yield made
+    made.may_go_on.set()
+
+
+@pytest.fixture
+def saver(state: Any) -> Any:
+    return Saver(state)
+
+
+def test_one_save_at_a_time(state: State, saver: Any) -> None:
+    assert not saver.is_busy and not saver.failed
+    assert saver.start() and saver.is_busy
+    assert not saver.start(), "the first is not finished"
+    saver.finish()
+    assert saver.is_busy and not state.adopted
+    state.may_go_on.set()
+    saver.wait()
+    assert not saver.is_busy and state.adopted == ["others, beside numbers"]
+    assert saver.start()
+    saver.end()
+    assert state.saved == ["numbers", "numbers", "last"] and len(state.adopted) == 2
+    assert not saver.failed
+
+
+def test_a_save_that_fails_says_so_until_one_does_not(state: State, saver: Any) -> None:
+    state.may_go_on.set()
+    state.fails = True
+    saver.start()
+    saver.wait()
+    assert saver.failed and state.complaints == ["disk full"] and state.adopted == [None]
+    state.fails = False
+    saver.start()
+    saver.wait()
+    assert not saver.failed and len(state.complaints) == 1
+
+
+def test_what_cannot_be_taken_is_no_save_and_is_not_tried_again_at_once(state: State, saver: Any) -> None:
+    state.taking_fails = True
+    assert saver.start(), "so that the next try waits as long as after a save"
+    assert saver.failed and not saver.is_busy and state.complaints == ["nothing to take"]
+
+
+def test_a_save_does_not_keep_a_process_alive(saver: Any) -> None:
+    saver.start()
+    assert saver._thread is not None and saver._thread.daemon

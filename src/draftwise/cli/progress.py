@@ -13,7 +13,7 @@ from typing import Protocol
 
 from typer import Exit
 
-from . import show, streams
+from . import show
 
 SOON = 0.5  # seconds until the first plain line, so that a short command or a refused one has none
 LONG = 2.0  # seconds of a stage of loading until it has a line
@@ -46,14 +46,14 @@ class TimeLeft:
 
 def progress(begin: str) -> AbstractContextManager[Tell]:
     """Show `begin ...` at once, and then whatever phases are told of."""
-    if hidden.get() or streams.quiet():
+    if hidden.get() or show.quiet():
         return nullcontext(show_nothing)
     return _bars(begin) if sys.stderr.isatty() else _lines(begin)
 
 
 def waiting(what: str) -> AbstractContextManager[object]:
     """A spinner while one step takes long; nothing where standard error is not a terminal."""
-    if hidden.get() or streams.quiet():
+    if hidden.get() or show.quiet():
         return nullcontext()
     return show.console(stderr=True).status(f"{what} ...")
 
@@ -63,7 +63,7 @@ def stages(begin: str) -> Iterator[None]:
     """Show `begin` with each stage of loading: in a spinner on a terminal, else a line for each long one."""
     from draftwise.models.stages import listener
 
-    if hidden.get() or streams.quiet():
+    if hidden.get() or show.quiet():
         yield
         return
     with _spinner(begin) if sys.stderr.isatty() else _long_ones(begin) as show_stage:

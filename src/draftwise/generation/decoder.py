@@ -1,4 +1,4 @@
-"""The main entry point: models by name in, text out."""
+"""The main entry point: models by name in, text out, once or turn by turn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from random import Random, SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import finalize
 
 from ..core.loop import Loop
@@ -29,12 +29,9 @@ from ..specs import (
 from ..state.cached import AUTO, check_state, open_state
 from ..state.file import StateFile
 from .output import Output, Writer
-from .processors import own_processors, reusable
-from .prompts import Prompt, encode
-from .text import Piece, Stops, StopStrings, earliest, stop_strings
-
-if TYPE_CHECKING:
-    from .chat import Chat
+from .prompts import Prompt, encode, render_messages
+from .settings import own_processors, own_settings, reusable
+from .text import Piece, Stops, StopStrings, decode, earliest, stop_strings
 
 
 class Decoder:
@@ -144,16 +141,11 @@ class Decoder:
         state: str | PathLike[str] | None = None,
         prefix_cache: float = 0,
     ) -> Decoder:
-        """Load what was parsed before, as `from_pretrained` does.
-
-        Raises:
-            UserError: as `from_pretrained`.
-        """
+        """Load what was parsed before; errors are those of `from_pretrained`."""
         from ..build import assemble, build_target, compile_target, complete, eos_ids
         from ..drafters.names import check_drafters
         from ..models.runner.prefix_cache import keep_prefixes
         from ..models.verdicts import start
-        from .generation_config import own_settings
 
         check_drafters(drafters)
         policy = policy or parse_policy(default(spec.text for spec in drafters))
@@ -256,18 +248,12 @@ class Decoder:
 
     def chat(self) -> Chat:
         """A conversation that keeps its KV cache from turn to turn."""
-        from .chat import Chat
-
         return Chat(self)
 
     # -- parts of the above, for chats and hosts ----------------------------------------------------
 
     def encode(self, prompt: Prompt, *, chat: bool = True) -> list[int]:
-        """Token ids of a prompt.
-
-        Raises:
-            UserError: an empty prompt, or ids outside the target's vocabulary.
-        """
+        """Token ids of a prompt; a `UserError` says why it has none."""
         return encode(self.tokenizer, prompt, vocab_size=self.loop.target.vocab_size, chat=chat)
 
     def follow(self, request: Request, writer: Writer) -> Generator[Piece, None, None]:
@@ -361,6 +347,92 @@ class Decoder:
             strings = StopStrings(self.tokenizer, stop, prompt_length)
             settings = replace(settings, ends=earliest(settings.ends, strings) if settings.ends else strings)
         return settings
+
+
+class Chat:
+    """A conversation with a decoder. `messages` is the history, `last` the newest answer.
+
+    Turns are joined at the level of tokens, so nothing is prefilled twice. If the chat template renders an
+    earlier turn differently from what was generated, for example without its reasoning, the whole
+    conversation is prefilled again. An answer that is still being read ends with the next message; what was
+    written of it stays in the history.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.messages: list[dict[str, str]] = []
+        self.last = Output()
+        self._request: Request | None = None
+        self._prompt = ""  # the text that the request's prompt was made from
+        self._open: Writer | None = None  # of the answer that is being read
+
+    def __repr__(self) -> str:
+        return f"Chat({len(self.messages)} messages, {self.decoder!r})"
+
+    def send(self, text: str, *, stop: Stops = (), **sampling: Any) -> Generator[Piece, None, None]:
+        """Send a message and receive the answer piece by piece."""
+        if not isinstance(text, str) or not text.strip():
+            raise UserError("the message is empty: give some text")
+        self._break_off()
+        decoder = self.decoder
+        stop, sampling = stop_strings(stop), reusable(sampling)
+        messages = [*self.messages, {"role": "user", "content": text}]
+        # Invalid input raises here, and leaves the conversation unchanged.
+        ids, prompt = decoder.encode(messages), render_messages(decoder.tokenizer, messages)
+        more = self._continuation(ids, prompt)
+        if more is None or self._request is None:
+            request = decoder.loop.add(ids, decoder.settings(stop, len(ids), **sampling), keep=True)
+            self._drop()
+        else:
+            request = self._request
+            settings = decoder.settings(stop, len(request.tokens) + len(more), **sampling)
+            decoder.loop.extend(request, more, settings)
+        self.messages, self._request, self._prompt = messages, request, prompt
+        self._open = writer = Writer(decoder.tokenizer, stop, request.sampling.seed)
+        try:
+            yield from decoder.follow(request, writer)
+        finally:
+            if self._open is writer:  # else the conversation continued without it, or was closed
+                self._open, self.last = None, writer.output()  # `decoder.last` may be another's by now
+                self.messages.append({"role": "assistant", "content": self.last.text})
+
+    def close(self) -> None:
+        """End the conversation, with an answer that is still being read, and free its KV cache."""
+        self._open = None
+        self._drop()
+        self.messages.clear()
+
+    def _break_off(self) -> None:
+        """End an answer that is still being read."""
+        writer, self._open = self._open, None
+        if writer is not None:
+            self._drop()
+            self.messages.append({"role": "assistant", "content": writer.output().text})
+
+    def _drop(self) -> None:
+        if self._request is not None:
+            self.decoder.loop.close(self._request)
+            self._request = None
+
+    def _continuation(self, ids: Sequence[int], prompt: str) -> list[int] | None:
+        """Return the tokens between the last answer and the next one; None if all is to be prefilled again.
+
+        `ids` are the tokens of the whole conversation, `prompt` is its text.
+        """
+        request, decoder = self._request, self.decoder
+        if request is None or request.id not in decoder.loop.parked:  # it failed, or was closed
+            return None
+        written = request.tokens
+        if ids[: len(written)] == written:
+            return list(ids[len(written) :]) or None
+        # The template may tokenize the same text differently from what the model wrote.
+        end = written[-1:] if written[-1] in decoder.eos else []
+        answer = written[request.prompt_length : len(written) - len(end)]
+        before = self._prompt + decode(decoder.tokenizer, answer, special=True)
+        if not prompt.startswith(before):
+            return None
+        rest = list(decoder.tokenizer(prompt[len(before) :], add_special_tokens=False)["input_ids"])
+        return rest[len(end) :] or None if rest[: len(end)] == end else None
 
 
 def _fresh(random: Random) -> int:

@@ -37,7 +37,8 @@ class Output:
     seed: int | None = None
 
     def __repr__(self) -> str:
-        return f"Output({len(self.token_ids)} tokens, {self.finish_reason!r}, {shorten(self.text)!r})"
+        text = self.text if len(self.text) <= SHORT else self.text[:SHORT] + "..."
+        return f"Output({len(self.token_ids)} tokens, {self.finish_reason!r}, {text!r})"
 
     def _repr_html_(self) -> str:
         """The text for notebooks: coloured by drafter, with the summary below."""
@@ -61,11 +62,6 @@ def drafted_by(counts: Mapping[str, int], tokens: int) -> str:
     """Return committed tokens by the drafter that proposed them, and the target's own, which come last."""
     own = tokens - sum(counts.values())
     return ", ".join(f"{name} {count}" for name, count in [*counts.items(), (TARGET, own)])
-
-
-def shorten(text: str) -> str:
-    """Return the beginning of a text, short enough for one line."""
-    return text if len(text) <= SHORT else text[:SHORT] + "..."
 
 
 class Writer:
@@ -141,17 +137,14 @@ def to_html(pieces: Sequence[Piece], closing: str) -> str:
         name: f"background:rgba({COLOURS[i % len(COLOURS)]},.3);border-radius:2px"
         for i, name in enumerate(drafters)
     }
-    body = "".join(_piece_html(piece, styles) for piece in pieces)
+    body = ""
+    for piece in pieces:
+        text, source = escape(piece.text), piece.source
+        style = styles.get(source)
+        body += f"<span style='{style}' title='{escape(source)}'>{text}</span>" if style else text
     names = [f"<span style='{style}'>{escape(name)}</span>" for name, style in styles.items()]
     legend = " ".join([*names, TARGET])
     return (
         f"<div style='white-space:pre-wrap;overflow-wrap:anywhere'>{body}</div>"
         f"<div style='opacity:.7;font-size:smaller;margin-top:.5em'>{legend} &middot; {escape(closing)}</div>"
     )
-
-
-def _piece_html(piece: Piece, styles: Mapping[str, str]) -> str:
-    text, source = escape(piece.text), piece.source
-    if source not in styles:
-        return text
-    return f"<span style='{styles[source]}' title='{escape(source)}'>{text}</span>"

@@ -19,11 +19,9 @@ def encode(
     *,
     vocab_size: int,
     chat: bool = True,
-    tools: Sequence[Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Return the token ids of a prompt; an array of ids has shape (n,) or (1, n). For `tools` and `options`
-    see `prompt_ids`.
+    """Return the token ids of a prompt; an array has shape (n,) or (1, n); for `options` see `prompt_ids`.
 
     Raises:
         UserError: an empty prompt, one of another kind, or ids outside the vocabulary.
@@ -38,7 +36,7 @@ def encode(
         raise UserError(f"a prompt cannot be {show(prompt)}: {KINDS}")
     items = list(prompt)
     if items and isinstance(items[0], Mapping):
-        return prompt_ids(tokenizer, items, tools=tools, options=options)
+        return prompt_ids(tokenizer, items, options=options)
     wrong = [x for x in items if isinstance(x, bool) or not isinstance(x, Integral)]
     if wrong:
         raise UserError(
@@ -58,13 +56,12 @@ def prompt_ids(
     prompt: str | Sequence[Mapping[str, Any]],
     *,
     chat: bool = True,
-    tools: Sequence[Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Return the tokens of a text, or of messages, in the tokenizer's chat template if it has one.
 
-    The template is told of `tools`, if there are any. The `options` are those of the template, and variables
-    in it; for a text without a template they are the tokenizer's.
+    The `options` are those of the template, such as `tools`, and variables in it; for a text without a
+    template they are the tokenizer's.
 
     Raises:
         UserError: an empty prompt, one that is not Unicode, or messages that the template rejects.
@@ -81,21 +78,15 @@ def prompt_ids(
         prompt = [{"role": "user", "content": prompt}]
     if not template:
         return list(tokenizer(render_messages(tokenizer, prompt))["input_ids"])
-    more = dict(options or {}) | ({"tools": list(tools)} if tools else {})
-    return list(_apply_template(tokenizer, prompt, return_dict=True, **more)["input_ids"])
+    return list(_apply_template(tokenizer, prompt, return_dict=True, **(options or {}))["input_ids"])
 
 
 def render_messages(
-    tokenizer: Any,
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    tools: Sequence[Any] | None = None,
-    options: Mapping[str, Any] | None = None,
+    tokenizer: Any, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any] | None = None
 ) -> str:
     """Return the text of messages, up to where the next answer begins; `prompt_ids` returns its tokens."""
     if getattr(tokenizer, "chat_template", None):
-        more = dict(options or {}) | ({"tools": list(tools)} if tools else {})
-        return str(_apply_template(tokenizer, messages, tokenize=False, **more))
+        return str(_apply_template(tokenizer, messages, tokenize=False, **(options or {})))
     _check(messages)
     return "".join(f"{m['content']}\n" for m in messages)  # a base model: the contents line by line
 

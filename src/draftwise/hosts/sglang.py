@@ -34,10 +34,9 @@ from ..policies.auto.policy import AutoPolicy
 from ..policies.auto.recorder import AutoRecorder
 from ..policies.catalogue import Method, method
 from ..policies.recorders.bandit import Bandit
-from ..registry.entries import entry
+from ..registry import entry
 from ..specs import DrafterSpec, parse_policy
-from ..state.file import StateFile, usable
-from ..state.saver import Saver
+from ..state.file import Saver, StateFile, usable
 from .follow import TextScores
 
 CONTROLLER = "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController.__init__"

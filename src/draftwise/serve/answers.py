@@ -9,11 +9,11 @@ from secrets import token_hex
 from time import time
 from typing import Any
 
+from ..generation.text import TokenTexts
 from .bodies import Chat
 from .errors import APIError
 from .generations import Event, Generation, TokenLogprob
 from .requests import ParsedRequest
-from .tokens import TokenTexts
 from .tools import AnswerPart, Parser
 
 MIN_LOGPROB = -9999.0  # in place of minus infinity, which JSON has no number for

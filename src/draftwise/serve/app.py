@@ -15,13 +15,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
+from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from ..errors import UserError
-from .bodies import Chat, Completion, Detokenize, Responses, Tokenize
+from .bodies import Detokenize, Tokenize, show_value
 from .errors import MAX_SHOWN, APIError
-from .foreign import show_value
 from .live import STREAM, add_page, page_files
 from .middleware import JsonResponse, RequestGuard, RequestLog, error_response, facts_of, note_error
 from .service import Service
@@ -47,7 +47,7 @@ def make_app(
             yield
         finally:
             service.engine.stop(seconds=0)
-            await asyncio.to_thread(service.engine.join)
+            await asyncio.to_thread(service.engine.thread.join)
             service.close()
 
     app = FastAPI(title="Draftwise", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -72,17 +72,9 @@ def _add_generation(app: FastAPI, service: Service) -> None:
     card = {"id": service.model, "object": "model", "created": int(time()), "owned_by": "draftwise"}
     card |= {"root": service.model, "max_model_len": window}
 
-    @app.post("/v1/completions")
-    async def completions(body: Completion, request: Request) -> Response:
-        return await service.complete(body, request)
-
-    @app.post("/v1/chat/completions")
-    async def chat(body: Chat, request: Request) -> Response:
-        return await service.chat(body, request)
-
-    @app.post("/v1/responses")
-    async def responses(body: Responses, request: Request) -> Response:
-        return await service.respond(body, request)
+    app.post("/v1/completions")(service.completions)
+    app.post("/v1/chat/completions")(service.chat)
+    app.post("/v1/responses")(service.responses)
 
     @app.get("/v1/models")
     async def models() -> Response:
@@ -128,7 +120,8 @@ def _add_status(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        return Response(service.metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        page = generate_latest(service.metrics.registry)
+        return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_errors(app: FastAPI) -> None:

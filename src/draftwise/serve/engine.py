@@ -13,11 +13,20 @@ from typing import Protocol
 from ..core.request_round import ERROR
 from ..core.round import Round
 from ..generation.decoder import Decoder
-from ..state.saver import Saver
+from ..state.file import Saver
 from .errors import APIError, generation_failed, server_stopping, timed_out
-from .generations import Emit, Event, Generation, GenerationRequest
+from .generations import (
+    NOBODY,
+    Client,
+    DraftLimit,
+    Emit,
+    Event,
+    Generation,
+    GenerationRequest,
+    give_row,
+    next_prompt,
+)
 from .limits import Limits
-from .schedule import NOBODY, Client, DraftLimit, give_row, next_prompt
 
 LOG = getLogger(__name__)
 SAVE_SECONDS = 10.0  # between two writes of the state file
@@ -56,6 +65,7 @@ class Engine:
         self._bell, self._unsaved, self._saved = Condition(), False, monotonic()
         self._saver = None if decoder.state is None else Saver(decoder.state)
         self._rows_due = False  # a sequence has come or ended since the rows were shared out
+        # It ends once what was learnt is saved.
         self.thread = Thread(target=self._run, name="draftwise-engine", daemon=True)
 
     # -- for any thread ---------------------------------------------------------------------------
@@ -80,7 +90,10 @@ class Engine:
             room = self.limits.batch + self.limits.queue - len(everyone)
             own = sum(sequence.owner[0] == client.address for sequence in everyone)
             if len(specs) > min(room, self.limits.one_client - own):
-                raise self._queue_full()
+                ahead = len(self.waiting) / self.limits.batch + 0.5
+                wait = str(max(1, min(60, round(self.answer_seconds * ahead))))
+                message = f"{len(self.waiting)} texts are waiting already: try again in {wait} seconds"
+                raise APIError(message, 429, code="queue_full", headers={"retry-after": wait})
             deadline, owner = monotonic() + self.limits.timeout, (*client, next(self.requests))
             sequences = [Generation(spec, k, emit, deadline, owner) for k, spec in enumerate(specs)]
             self.waiting += sequences
@@ -101,16 +114,6 @@ class Engine:
             at = monotonic() + seconds
             self.cut_at = at if self.cut_at is None else min(at, self.cut_at)
             self._bell.notify()
-
-    def join(self) -> None:
-        """Wait until the thread has ended and what was learnt is saved."""
-        self.thread.join()
-
-    def _queue_full(self) -> APIError:
-        ahead = len(self.waiting) / self.limits.batch + 0.5
-        wait = str(max(1, min(60, round(self.answer_seconds * ahead))))
-        message = f"{len(self.waiting)} texts are waiting already: try again in {wait} seconds"
-        return APIError(message, 429, code="queue_full", headers={"retry-after": wait})
 
     # -- the engine's own thread --------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from ..core.fault_barrier import PLAIN
 from ..core.round import Round, Seconds
@@ -101,8 +101,8 @@ class Metrics:
         ):
             Gauge(f"vllm:{name}", text, LABELS, **own).labels(*self.labels).set_function(value)
         faults = Gauge("draftwise:spec_decode_num_faults", "Failures.", (*LABELS, "drafter"), **own)
-        for name in engine.decoder.loop.faults:
-            faults.labels(*self.labels, name).set_function(partial(self._faults, name))
+        for name in (counts := engine.decoder.loop.faults):
+            faults.labels(*self.labels, name).set_function(partial(counts.__getitem__, name))
 
     def _count(self, name: str, amount: float = 1, *labels: str) -> None:
         self.counters[name].labels(*self.labels, *labels).inc(amount)
@@ -159,10 +159,3 @@ class Metrics:
             if sequence.request is not None
         )
         return min(1.0, tokens / self.capacity)
-
-    def _faults(self, name: str) -> float:
-        return self.engine.decoder.loop.faults.get(name, 0)
-
-    def page(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
-        return generate_latest(self.registry)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from ..core.arms import Arm
@@ -16,7 +17,7 @@ from ..core.sampling import Sampling
 from ..errors import UserError
 from ..generation.decoder import Decoder
 from ..generation.prompts import encode, render_messages
-from ..generation.text import StopStrings, stop_strings
+from ..generation.text import StopStrings, TokenTexts, stop_strings
 from ..inputs import whole
 from ..policies.catalogue import method
 from .bodies import (
@@ -35,14 +36,11 @@ from .bodies import (
     ToolCall,
 )
 from .errors import APIError
-from .generations import GenerationRequest, PromptScores
+from .generations import MAX_DRAFT, GenerationRequest, PromptScores
 from .grammar import Grammars, MakeConstraint, requested_form
 from .limits import Limits
-from .logits import allow_tokens, bar_until, bar_words, bias_tokens, check_tokens
 from .sandbox import Form
-from .schedule import MAX_DRAFT
-from .tokens import TokenTexts
-from .tools import Parser, Template, TextParser, ToolTokenizer, call_form, offered_tools
+from .tools import Parser, Template, ToolTokenizer, call_form, offered_tools
 
 FIXED = re.compile(r"static(-\d+)?")
 ANY_SEED = -1  # as vLLM and llama.cpp have it
@@ -68,7 +66,7 @@ class ParsedRequest:
     sequences: list[GenerationRequest]
     echoes: Sequence[str] = ()
     offsets: Sequence[Sequence[int]] = ()
-    make_parser: Callable[[], Parser] = TextParser
+    make_parser: Callable[[], Parser] = Parser
 
     @property
     def stream(self) -> StreamOptions:
@@ -101,17 +99,15 @@ class RequestParser:
             raise APIError("max_tokens=0: give 1 or more, or set echo", param="max_tokens")
         prompts = split_prompts(body.prompt)
         self._check_samples(len(prompts) * body.samples, "prompt")
-        encoded = [self.encode(prompt, options=tokenizer_options(body)) for prompt in prompts]
-        sequences = self._sequences(body, encoded, grammar)
-        if not body.echo:
-            return ParsedRequest(body, sequences)
-        echoes = [self.decode(prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
-        if body.logprobs is None:
-            return ParsedRequest(body, sequences, echoes)
-        pairs = zip(encoded, echoes, strict=True)
-        offsets = [self.token_texts.offsets(ids, text) for ids, text in pairs]
-        scores = [PromptScores(body.logprobs) for _ in prompts]
-        sequences = [replace(s, prompt_scores=scores[i // body.samples]) for i, s in enumerate(sequences)]
+        encoded = [self.encode(prompt, tokenizer_options(body)) for prompt in prompts]
+        sequences, echoes, offsets = self._sequences(body, encoded, grammar), list[str](), list[list[int]]()
+        if body.echo:
+            echoes = [self.decode(prompt, ids) for prompt, ids in zip(prompts, encoded, strict=True)]
+        if body.echo and body.logprobs is not None:
+            pairs = zip(encoded, echoes, strict=True)
+            offsets = [self.token_texts.offsets(ids, text) for ids, text in pairs]
+            scores = [PromptScores(body.logprobs) for _ in prompts]
+            sequences = [replace(s, prompt_scores=scores[i // body.samples]) for i, s in enumerate(sequences)]
         return ParsedRequest(body, sequences, echoes, offsets)
 
     def parse_chat(self, body: Chat, grammar: MakeConstraint | None = None) -> ParsedRequest:
@@ -126,11 +122,10 @@ class RequestParser:
         messages = template_messages(body.messages, as_text=self.template.as_text)
         if any(message["role"] == "tool" for message in messages) and not self.template.takes_results:
             raise APIError("the chat template takes no messages of role 'tool'", param="messages")
-        ids = self.encode(messages, tools=tools, options=template_variables(body, self.decoder.tokenizer))
-        if not tools:
-            return ParsedRequest(body, self._sequences(body, [ids], grammar))
-        sequences = self._sequences(body, [ids], grammar, self.template.marks)
-        return ParsedRequest(body, sequences, make_parser=self.template.call_parser(ids, tools))
+        ids = self.encode(messages, template_options(body, tools, self.decoder.tokenizer))
+        sequences = self._sequences(body, [ids], grammar, self.template.marks if tools else ())
+        make_parser = self.template.call_parser(ids, tools) if tools else Parser
+        return ParsedRequest(body, sequences, make_parser=make_parser)
 
     def _check_tools(self, body: Chat) -> list[Tool]:
         """Return the tools that the model is told of; it must take them, and its calls be understood."""
@@ -145,30 +140,23 @@ class RequestParser:
     def tokenize(self, body: Tokenize) -> list[int]:
         """Return the tokens of `/tokenize`: those that a prompt or messages would have."""
         if body.messages is None:
-            return self.encode(body.prompt, options=tokenizer_options(body), windows=WINDOWS)
+            return self.encode(body.prompt, tokenizer_options(body), windows=WINDOWS)
         if body.add_special_tokens:
             raise APIError("add_special_tokens: a chat template adds its own", param="add_special_tokens")
         messages = template_messages(body.messages, as_text=self.template.as_text)
         tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()]
-        options = template_variables(body, self.decoder.tokenizer)
-        return self.encode(messages, tools=tools, options=options, windows=WINDOWS)
+        options = template_options(body, tools, self.decoder.tokenizer)
+        return self.encode(messages, options, windows=WINDOWS)
 
     def detokenize(self, tokens: list[int]) -> str:
         """Return the text of `/detokenize`."""
         return self.decode(tokens, self.encode(tokens, windows=WINDOWS))
 
-    def encode(
-        self,
-        prompt: Any,
-        *,
-        tools: Sequence[Any] = (),
-        options: Mapping[str, Any] | None = None,
-        windows: int = 1,
-    ) -> list[int]:
+    def encode(self, prompt: Any, options: Mapping[str, Any] | None = None, *, windows: int = 1) -> list[int]:
         """Return the tokens of a prompt of at most so many windows; for `options` see `encode`."""
         tokenizer = self.decoder.tokenizer
-        check_length(tokenizer, prompt, windows * self.window, tools, options)
-        return encode(tokenizer, prompt, vocab_size=self.vocab_size, chat=False, tools=tools, options=options)
+        check_length(tokenizer, prompt, windows * self.window, options)
+        return encode(tokenizer, prompt, vocab_size=self.vocab_size, chat=False, options=options)
 
     def decode(self, prompt: Any, ids: Sequence[int]) -> str:
         if isinstance(prompt, str):
@@ -356,11 +344,7 @@ def split_prompts(prompt: Any) -> list[Any]:
 
 
 def check_length(
-    tokenizer: Any,
-    prompt: Any,
-    max_tokens: int,
-    tools: Sequence[Any] = (),
-    options: Mapping[str, Any] | None = None,
+    tokenizer: Any, prompt: Any, max_tokens: int, options: Mapping[str, Any] | None = None
 ) -> None:
     """Reject a prompt, text, messages or token ids, of more than about `max_tokens` tokens.
 
@@ -370,9 +354,9 @@ def check_length(
     """
     text, param, length = prompt, "prompt", CHARACTERS * (max_tokens + MARGIN)
     if not isinstance(prompt, str) and prompt and isinstance(prompt[0], dict):
-        if sum(len(str(part)) for part in (prompt, tools, options)) <= length:
+        if sum(len(str(part)) for part in (prompt, options)) <= length:
             return
-        text, param = render_messages(tokenizer, prompt, tools=tools, options=options), "messages"
+        text, param = render_messages(tokenizer, prompt, options), "messages"
     is_long = not isinstance(text, str) and len(text) > max_tokens
     while isinstance(text, str) and not is_long and length < len(text):
         is_long = len(tokenizer(whole(text[:length], "the prompt"))["input_ids"]) > max_tokens + MARGIN
@@ -411,8 +395,8 @@ def _template_call(call: ToolCall, as_text: bool) -> dict[str, Any]:
     return {**({"id": call.id} if call.id else {}), "type": "function", "function": function}
 
 
-def template_variables(body: TemplateBody, tokenizer: Any) -> dict[str, Any]:
-    """Return the variables of the chat template besides messages and tools, as vLLM sets them."""
+def template_options(body: TemplateBody, tools: Sequence[Any], tokenizer: Any) -> dict[str, Any]:
+    """Return the tools and the variables of the chat template, as vLLM sets them."""
     variables = {name: value for name in VARIABLES if (value := getattr(body, name)) is not None}
     if body.reasoning_effort is not None:
         variables["enable_thinking"] = body.reasoning_effort != "none"
@@ -421,8 +405,82 @@ def template_variables(body: TemplateBody, tokenizer: Any) -> dict[str, Any]:
     if wrong := sorted({*reserved, "messages", "chat_template"} & own.keys()):
         message = f"chat_template_kwargs: {wrong[0]!r} is no variable of the template; leave it out"
         raise APIError(message, param="chat_template_kwargs")
-    return variables | own
+    return variables | own | ({"tools": list(tools)} if tools else {})
 
 
 def join_content(content: str | Sequence[Part | ItemText] | None) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content or ())
+
+
+# -- logits processors ---------------------------------------------------------------------------------
+
+
+Processor = Callable[[Any, Any], Any]
+
+
+def bias_tokens(bias: Mapping[str, float], vocab_size: int) -> Processor:
+    """Add a bias to the logits of some tokens, given by their ids as text."""
+    for token in bias:
+        if not (token.isascii() and token.isdigit() and len(token) < 10 and int(token) < vocab_size):
+            message = f"logit_bias has {token[:20]!r}: give token ids from 0 to {vocab_size - 1}"
+            raise APIError(message, param="logit_bias")
+    tokens, values = [int(token) for token in bias], list(bias.values())
+
+    def process(input_ids: Any, scores: Any) -> Any:
+        scores = scores.clone()
+        scores[:, tokens] += scores.new_tensor(values)
+        return scores
+
+    return process
+
+
+def allow_tokens(tokens: Collection[int]) -> Processor:
+    """Bar all tokens but these."""
+    allowed = sorted(set(tokens))
+
+    def process(input_ids: Any, scores: Any) -> Any:
+        masked = scores.new_full(scores.shape, -inf)
+        masked[:, allowed] = scores[:, allowed]
+        return masked
+
+    return process
+
+
+def bar_words(words: Sequence[str], tokenizer: Any) -> Processor:
+    """Bar words at the beginning of a text and after a space."""
+    forms = sorted({form for word in words for form in (word, f" {word.lstrip()}")})
+    return bar_sequences([tokenizer(form, add_special_tokens=False)["input_ids"] for form in forms])
+
+
+def bar_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
+    """Bar the last token of each of some sequences where the text ends with the others."""
+    sequences = [list(sequence) for sequence in sequences if sequence]
+    longest = max(map(len, sequences), default=1)
+
+    def barred(input_ids: Any) -> list[int]:
+        end = input_ids[0, max(0, input_ids.shape[-1] - longest + 1) :].tolist()
+        return [one[-1] for one in sequences if end[len(end) - len(one) + 1 :] == one[:-1]]
+
+    return _bar(barred)
+
+
+def bar_until(length: int, ends: Collection[int]) -> Processor:
+    """Bar the tokens that end a text before it has `length` tokens with its prompt."""
+    tokens = sorted(ends)
+    return _bar(lambda input_ids: tokens if input_ids.shape[-1] < length else [])
+
+
+def _bar(barred: Callable[[Any], list[int]]) -> Processor:
+    def process(input_ids: Any, scores: Any) -> Any:
+        scores = scores.clone()
+        scores[:, barred(input_ids)] = -inf
+        return scores
+
+    return process
+
+
+def check_tokens(tokens: Sequence[int], vocab_size: int, param: str) -> None:
+    """Reject token ids of a field outside the vocabulary."""
+    if max(tokens, default=0) >= vocab_size:
+        message = f"{param} has {max(tokens)}: give token ids from 0 to {vocab_size - 1}"
+        raise APIError(message, param=param)

@@ -143,11 +143,7 @@ def serve(
     origins: Sequence[str] = (),
     log: bool = True,
 ) -> None:
-    """Serve a decoder until SIGINT or SIGTERM; with `log` each request is a line on standard error.
-
-    Raises:
-        UserError: the address cannot be used.
-    """
+    """Serve a decoder until SIGINT or SIGTERM; with `log` each request is a line on standard error."""
     listener = bind(host, port)
     address, number = listener.getsockname()[:2]
     service = Service(decoder, model, limits)
@@ -174,11 +170,7 @@ def make_config(app: Any, grace: float) -> uvicorn.Config:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket at this address.
-
-    Raises:
-        UserError: the address cannot be used.
-    """
+    """Return a socket at this address; a `UserError` says why it cannot be used."""
     if not 0 <= port <= MAX_PORT:  # the system would take the rest of a division
         raise UserError(f"--port {port}: give a number from 0 (any free one) to {MAX_PORT}")
     try:

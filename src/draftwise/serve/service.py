@@ -17,10 +17,10 @@ from fastapi.responses import StreamingResponse
 
 from ..generation.decoder import Decoder
 from .answers import Answer, ChatAnswer, metrics
-from .bodies import Chat, Completion, GenerationBody, Responses
+from .bodies import Chat, Completion, Responses, SamplingBody
 from .engine import Engine
 from .errors import APIError
-from .generations import Event, merge_events
+from .generations import Client, Event, merge_events
 from .grammar import MakeConstraint
 from .limits import Limits
 from .metrics import Metrics
@@ -28,10 +28,10 @@ from .middleware import CLIENT_LEFT, JsonResponse, facts_of, note_error
 from .requests import ParsedRequest, RequestParser
 from .responses import ItemAnswer, as_chat, rename_fields
 from .sandbox import Connection, Form
-from .schedule import Client
 
 COMPILERS, PER_CLIENT = 8, 2  # grammars that are compiled at once, and those of one client among them
 T = TypeVar("T")
+Parse = Callable[[], Awaitable[ParsedRequest]]
 
 
 class Stream(StreamingResponse):
@@ -144,19 +144,17 @@ class Service:
         """Call a function that reads text, in the thread for that."""
         return await asyncio.get_running_loop().run_in_executor(self.reading, partial(function, *arguments))
 
-    async def complete(self, body: Completion, request: Request) -> Response:
-        """Answer `/v1/completions`."""
+    # -- the routes that generate ---------------------------------------------------------------------
+
+    async def completions(self, body: Completion, request: Request) -> Response:
         parse = partial(self._parse, self.parser.parse_completion, body, request)
         return await self._answer(body, request, parse, Answer)
 
     async def chat(self, body: Chat, request: Request) -> Response:
-        """Answer `/v1/chat/completions`."""
         parse = partial(self._parse, self.parser.parse_chat, body, request)
         return await self._answer(body, request, parse, ChatAnswer)
 
-    async def respond(self, body: Responses, request: Request) -> Response:
-        """Answer `/v1/responses`."""
-
+    async def responses(self, body: Responses, request: Request) -> Response:
         async def parse() -> ParsedRequest:
             try:
                 return await self._parse(self.parser.parse_chat, as_chat(body), request)
@@ -173,17 +171,13 @@ class Service:
     async def _compile(self, form: Form, request: Request) -> MakeConstraint:
         """Compile a form; the compiler ends with the request, and no client holds up another."""
         turn = self.turns.setdefault(address_of(request), asyncio.Semaphore(PER_CLIENT))
+        loop, compile = asyncio.get_running_loop(), self.parser.grammars.compile
         async with turn:
             with closing(Connection()) as connection:
-                loop, compile = asyncio.get_running_loop(), self.parser.grammars.compile
                 return await loop.run_in_executor(self.compilers, compile, form, connection)
 
     async def _answer(
-        self,
-        body: GenerationBody | Responses,
-        request: Request,
-        parse: Callable[[], Awaitable[ParsedRequest]],
-        make_answer: Callable[..., Answer],
+        self, body: SamplingBody, request: Request, parse: Parse, make_answer: Callable[..., Answer]
     ) -> Response:
         """Answer a request, unless its client leaves before."""
         self.check_model(body.model)
@@ -201,11 +195,7 @@ class Service:
             client_left.cancel()
 
     async def _write(
-        self,
-        body: GenerationBody | Responses,
-        request: Request,
-        parse: Callable[[], Awaitable[ParsedRequest]],
-        make_answer: Callable[..., Answer],
+        self, body: SamplingBody, request: Request, parse: Parse, make_answer: Callable[..., Answer]
     ) -> Response:
         parsed = await parse()
         events: asyncio.Queue[Event] = asyncio.Queue()

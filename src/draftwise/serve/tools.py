@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from secrets import choice
 from string import ascii_letters, digits
-from typing import Any, Protocol
+from typing import Any
 
 from .bodies import Chat, Tool
 from .errors import APIError
-from .sandbox import LOOSE, STRICT
-from .schemas import narrow_schema
+from .sandbox import LOOSE, STRICT, narrow_schema
 
 NAME, CONTENT, ID = "draftwise_probe", "draftwise said", "a1b2c3d4e"  # some templates want ids of 9 letters
 ARGUMENTS = {"draftwise_key": "draftwise_value"}
@@ -64,6 +63,11 @@ class Template:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
+        # The template of answers in the model's own files; None if they have none.
+        self.shipped = getattr(tokenizer, "response_template", None)
+        names, ids = (getattr(tokenizer, f"all_special_{key}", ()) for key in ("tokens", "ids"))
+        # The special tokens by their texts, which a text is usually given without.
+        self.special_ids = {str(name): int(token) for name, token in zip(names, ids, strict=False)}
 
     def render(self, *messages: dict[str, Any], ask: bool = False) -> str:
         """Return the text of messages with the probe of a tool; empty if the template does not take them."""
@@ -82,11 +86,6 @@ class Template:
     def takes_results(self) -> bool:
         """True if the model is told the results of tools."""
         return CONTENT in self.render(QUESTION, _calls(1, self.as_text), RESULT, ask=True)
-
-    @cached_property
-    def shipped(self) -> Any:
-        """The template of answers in the model's own files; None if they have none."""
-        return getattr(self.tokenizer, "response_template", None)
 
     @cached_property
     def format(self) -> CallFormat | None:
@@ -129,12 +128,6 @@ class Template:
         while mark := next((mark for mark in marks if text.rstrip().endswith(mark)), ""):
             text = text.rstrip()[: -len(mark)]
         return text
-
-    @cached_property
-    def special_ids(self) -> dict[str, int]:
-        """The special tokens by their texts, which a text is usually given without."""
-        names, ids = (getattr(self.tokenizer, f"all_special_{key}", ()) for key in ("tokens", "ids"))
-        return {str(name): int(token) for name, token in zip(names, ids, strict=False)}
 
     @cached_property
     def marks(self) -> set[str]:
@@ -208,8 +201,7 @@ def offered_tools(body: Chat) -> list[Tool]:
 def call_form(body: Chat, tools: Sequence[Tool], template: Template) -> tuple[str, str] | None:
     """Return the form that calls must have: where a call is required, and where the schemas are strict.
 
-    Raises:
-        APIError: the form is not known.
+    An `APIError` says that the form is not known.
     """
     choice = body.tool_choice or "auto"
     strict = any(tool.function.strict for tool in tools)
@@ -218,17 +210,15 @@ def call_form(body: Chat, tools: Sequence[Tool], template: Template) -> tuple[st
     form = template.format
     if form is None:
         kind = "strict tools" if choice == "auto" else "a required call"
-        message = (
-            f"{kind}: the form of this model's calls is not known; set tool_choice to auto, without strict"
-        )
+        remedy = "set tool_choice to auto, without strict"
+        message = f"{kind}: the form of this model's calls is not known; {remedy}"
         raise APIError(message, param="tool_choice")
     name = None if isinstance(choice, str) else choice.function.name
     chosen = [tool for tool in tools if name in (None, tool.function.name)]
     several = name is None and body.parallel_tool_calls is not False and form.again is not None
+    after_text, ids = choice == "auto", template.special_ids
     try:
-        return "tools", write_grammar(
-            form, chosen, template.special_ids, several=several, after_text=choice == "auto"
-        )
+        return "tools", write_grammar(form, chosen, ids, several=several, after_text=after_text)
     except ValueError as error:
         raise APIError(f"tools: {error}; leave it out, or set strict to false", param="tools") from None
 
@@ -289,18 +279,11 @@ class AnswerPart:
     id: str = ""
 
 
-class Parser(Protocol):
-    """Finds the calls of one answer, as it arrives."""
+class Parser:
+    """Finds the calls of one answer, as it arrives; this one finds none."""
 
     def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
         """Return what is certain after more of the answer; all of it with its `last` piece."""
-        ...
-
-
-class TextParser:
-    """Finds no calls."""
-
-    def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
         return [AnswerPart(text)] if text else []
 
 
@@ -310,7 +293,7 @@ def new_call(name: str, arguments: Any) -> AnswerPart:
     return AnswerPart(name=name, arguments=text, id="".join(choice(ascii_letters + digits) for _ in range(9)))
 
 
-class CallParser:
+class CallParser(Parser):
     """Finds calls of a given format.
 
     White space between their parts does not count. What begins like a call and is none is text.
@@ -424,7 +407,7 @@ def skip_literal(literal: str, text: str, at: int) -> int | None:
     return at
 
 
-class ShippedParser:
+class ShippedParser(Parser):
     """Finds calls as the model's own files say, with Transformers' parser."""
 
     def __init__(self, tokenizer: Any, template: Any, prompt: str, tools: Any) -> None:
@@ -434,7 +417,7 @@ class ShippedParser:
     def feed(self, text: str, *, last: bool) -> list[AnswerPart]:
         """See `Parser`; what cannot be parsed is text, and so is all that follows."""
         if self.parser is None:
-            return [AnswerPart(text)] if text else []
+            return super().feed(text, last=last)
         raw = self.raw + text
         try:
             events = self.parser.feed(text)
@@ -443,7 +426,7 @@ class ShippedParser:
             return [part for event in events for part in self._read(event)]
         except (ValueError, KeyError, RuntimeError, TypeError, AttributeError):
             self.parser = None
-            return [AnswerPart(raw)] if raw else []
+            return super().feed(raw, last=last)
 
     def _read(self, event: dict[str, Any]) -> list[AnswerPart]:
         kind, name = event["type"], event.get("field")

@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
 from hashlib import sha256
 from logging import getLogger
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from filelock import FileLock
@@ -20,8 +21,7 @@ from ..core.roles import Policy
 from ..errors import DraftwiseWarning, UserError
 from ..inputs import expanded
 from ..models.fingerprints import drafter_fingerprint, model_fingerprint
-from .learned import combine
-from .numbers import apply, dump, fit, restart
+from .learned import apply, combine, dump, fit, restart
 
 FORMAT, VERSION = "draftwise-state", 1
 Numbers = dict[str, Any]
@@ -36,11 +36,7 @@ class StateWarning(DraftwiseWarning):
 
 
 def usable(path: str | Path) -> Path:
-    """Return the path of a state file, which exists or can be created; links are followed.
-
-    Raises:
-        UserError: no such folder, a folder of that name, or no permission to read or write there.
-    """
+    """Return a state file's path, without links; a `UserError` says why none can be used or created."""
     if "\0" in str(path):
         raise UserError(f"state file {str(path)!r} has a null byte: name a file without")
     full = Path(os.path.realpath(expanded(path)))
@@ -105,25 +101,30 @@ class StateFile:
         less. A file that is rejected or useless causes a `StateWarning`.
         """
         try:
-            with self._explained("read"):
-                exists = self.path.exists()
-                if exists:
-                    self._written = self._read()
-                    apply(fit(self.policy, self.blank, self._written))
-                    if restarts:
-                        restart(self.policy)
-                    self._common = dump(self.policy)
+            exists = self.restore()
         except UserError as error:
             self.complain(error)
             return False
+        if exists and restarts:
+            restart(self.policy)
+            self._common = dump(self.policy)
         LOG.info("state of %s %s %s", self.name, "read from" if exists else "will be saved to", self.path)
         return exists
+
+    def restore(self) -> bool:
+        """Load the saved numbers as they are; a `UserError` says why a file cannot be used."""
+        with self._explained("read"):
+            if not self.path.exists():
+                return False
+            self._written = self._read()
+            apply(fit(self.policy, self.blank, self._written))
+            self._common = dump(self.policy)
+            return True
 
     def save(self) -> None:
         """Write what the policy has learned, with what others have written meanwhile.
 
-        Raises:
-            UserError: it cannot be written, there is a file that `load` would reject, or nothing to save.
+        A `UserError` says that it cannot be written, `load` would reject the file, or nothing is to save.
         """
         self.adopt(self.exchange(self.taken()))
 
@@ -144,11 +145,7 @@ class StateFile:
         return True
 
     def taken(self) -> Numbers:
-        """Return what the policy has learned so far.
-
-        Raises:
-            UserError: it is nothing that can be saved.
-        """
+        """Return what the policy has learned so far; a `UserError` says that it cannot be saved."""
         try:
             return dump(self.policy)
         except (UserError, TypeError) as error:  # another's policy may hold anything
@@ -157,8 +154,7 @@ class StateFile:
     def exchange(self, taken: Numbers) -> Found | None:
         """Write these numbers with what others have written since the last exchange; return it, if any.
 
-        Raises:
-            UserError: as `save`.
+        Errors are those of `save`.
         """
         numbers, found = taken, None
         try:
@@ -250,11 +246,7 @@ def _copy(policy: Any) -> tuple[Any, bool]:
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """Return the content of a whole state file of this version.
-
-    Raises:
-        UserError: it is damaged, or something else.
-    """
+    """Return the content of a whole state file of this version; a `UserError` says that it is none."""
     try:
         body = json.loads(raw)
         json.dumps(body, allow_nan=False)
@@ -309,3 +301,122 @@ def _replace(path: Path, text: str) -> None:
         os.replace(swap, path)
     finally:
         swap.unlink(missing_ok=True)
+
+
+class Saver:
+    """Saves a policy's state from a thread of its own, and adds what others have saved to the policy.
+
+    Call `start` and `finish` from the thread in which the policy learns.
+    """
+
+    def __init__(self, state: StateFile) -> None:
+        self.state = state
+        self.failed = False  # the last save; the state file has said why
+        self._thread: Thread | None = None
+        self._found: Found | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a save has begun and `finish` has not seen its end."""
+        return self._thread is not None
+
+    def start(self) -> bool:
+        """Begin to save; False while the last save has not finished."""
+        if self._thread is not None:
+            return False
+        try:
+            taken = self.state.taken()
+        except UserError as error:
+            self._fail(error)
+            return True
+        self._thread = Thread(target=self._exchange, args=(taken,), daemon=True, name="draftwise-state")
+        self._thread.start()
+        return True
+
+    def finish(self) -> None:
+        """Add what others have saved to the policy, if a save has ended."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread = None
+            self.state.adopt(self._found)
+
+    def wait(self) -> None:
+        """Finish a save that has begun, however long it takes."""
+        if self._thread is not None:
+            self._thread.join()
+            self.finish()
+
+    def end(self) -> None:
+        """Save once more and wait for it."""
+        self.wait()
+        self.state.keep()
+
+    def _exchange(self, taken: Numbers) -> None:
+        self._found, self.failed = None, False
+        try:
+            self._found = self.state.exchange(taken)
+        except UserError as error:
+            self._fail(error)
+
+    def _fail(self, error: UserError) -> None:
+        self.failed = True
+        self.state.complain(error)
+
+
+# -- the files of several replicas -----------------------------------------------------------------------
+
+
+NewPolicy = Callable[[str, Sequence[str]], Policy]
+"""Builds a policy by its name, for drafters of these names."""
+
+
+def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy) -> dict[str, Any]:
+    """Merge the state files of one policy, target and drafters, and write the result to `out`.
+
+    What `out` holds is replaced; it may be one of the files. Each learned field is merged by the rule that it
+    declares (see `learned`). Returns the policy's name and the files.
+
+    Raises:
+        UserError: fewer than two files, files of different policies, targets, drafters or arms, a policy
+            with a learned field that declares no rule (a window, a race), or a file that cannot be read or
+            written.
+    """
+    if len(files) < 2:
+        raise UserError(f"merge needs at least two state files, and got {len(files)}: name all of them")
+    places = [Path(file).resolve() for file in files]
+    if twice := [file for file, place in zip(files, places, strict=True) if places.count(place) > 1]:
+        raise UserError(f"{twice[0]} is named twice, and would count twice: name each file once")
+    first = Path(files[0])
+    header = _header(first)
+    origin = {"name": header["policy"], "target": header["target"], "drafters": header["drafters"]}
+
+    def state_file(path: str | Path) -> StateFile:
+        try:
+            policy = new_policy(header["policy"], list(header["drafters"]))
+        except UserError as error:
+            raise UserError(f"{first}: {error}") from None
+        return StateFile(path, policy, **origin)
+
+    parts = [state_file(file) for file in files]
+    for part in parts:
+        if not part.restore():
+            raise UserError(f"no state file {part.path}")
+    fresh = state_file(out)
+    combine(fresh.policy, [part.policy for part in parts])
+    fresh.overwrite()
+    return {"policy": header["policy"], "files": [str(file) for file in files], "out": str(out)}
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """Return the content of a file that has a policy, a target and drafters."""
+    try:
+        body = parse(path.read_bytes())
+        drafters = body["drafters"]
+        named = isinstance(drafters, dict) and all(isinstance(one, str) for one in drafters.values())
+        if not named or not all(isinstance(body[key], str) for key in ("policy", "target")):
+            raise UserError("it is damaged")
+        return body
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+    except UserError as error:
+        message = f"{path}: {error}"
+    raise UserError(f"{message}; name files that draftwise has written")

@@ -232,7 +232,7 @@ def test_names_of_the_first_release_are_read(tmp_path: Path, target: Any) -> Non
 
 
 def test_a_head_in_this_format_is_suggested(tmp_path: Path) -> None:
-    from draftwise.cli.suggest import kind_of_head
+    from draftwise.cli.lists import kind_of_head
 
     target = tmp_path / "target"
     target.mkdir()

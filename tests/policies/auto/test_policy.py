@@ -20,7 +20,7 @@ from draftwise.policies.auto.policy import KINDS, AutoPolicy
 from draftwise.policies.auto.prices import ENOUGH, WAIT, WINDOW, DraftPrice, Rate, RoundCosts, size_class
 from draftwise.policies.catalogue import default, method
 from draftwise.policies.catalogue.auto import team
-from draftwise.state.numbers import restart
+from draftwise.state.learned import restart
 
 NAN = float("nan")
 CASCADE = ("lm:a", "ngram", "cascade:lm:a>ngram?match=1")
@@ -111,7 +111,9 @@ def test_a_draft_goes_as_far_as_its_last_token_pays(
 def test_before_any_pass_a_drafter_is_tried_with_one_token() -> None:
     """Its trial is free but for the longer pass; it grows from there."""
     policy = new("a")
+    policy.reasons = []
     assert play(policy, {"a": 2.0}) == Arm("a", 1) and policy.trial
+    assert [(one.trial, one.seconds) for one in policy.reasons[0].candidates] == [(True, 0.0)]
 
 
 def test_who_cannot_draft_is_not_asked() -> None:

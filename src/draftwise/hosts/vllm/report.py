@@ -13,8 +13,7 @@ from typing import Any
 
 from ...policies.catalogue import default
 from ...specs import DrafterSpec
-from ...state.file import StateFile, usable
-from ...state.saver import Saver
+from ...state.file import Saver, StateFile, usable
 from ...writing import write_text
 from ..follow import Follower
 from .options import Options, is_own

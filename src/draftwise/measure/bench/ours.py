@@ -35,7 +35,7 @@ from ...drafters.names import check_drafters
 from ...errors import UserError
 from ...generation.prompts import encode
 from ...specs import DrafterSpec, LoadOptions, parse_drafter, parse_drafters, parse_policy, parse_target
-from ...state.numbers import dump, load
+from ...state.learned import dump, load
 from ..results import BASELINE, Row, arm_values
 from .contender import Contender, Generation, Item, Text
 

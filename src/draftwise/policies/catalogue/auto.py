@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ...core.arms import Arm
 from ...errors import UserError
-from ...registry.entries import entry
+from ...registry import entry
 from ...specs import parse_drafter
 from ..auto.drafts import DEEPEST, LENGTHS, WIDTH
 from ..auto.policy import SLOW, AutoPolicy

@@ -22,8 +22,7 @@ from ...drafters.lookup.ngram import NgramDrafter
 from ...errors import UserError
 from ...policies.arms import TOGETHER
 from ...policies.catalogue import Method
-from ...state.learned import combine
-from ...state.numbers import dump, load
+from ...state.learned import combine, dump, load
 from ..drafter import SimDrafter
 from .runs import DrafterWatch
 from .suite import (

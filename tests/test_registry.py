@@ -1,4 +1,4 @@
-"""How components are described."""
+"""How components are described, and cascades written."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from draftwise import registry
+from draftwise.drafters.cascade import CascadeDrafter
 from draftwise.plugins import Drafter
-from draftwise.registry import GROUPS, entries, names, point
-from draftwise.registry.entries import Entry, Option, _imported, _written, describe, entry
+from draftwise.policies.auto.drafts import cascades
+from draftwise.registry import Entry, Option, _imported, _written, build, describe, entry
+from draftwise.specs import cascade_parts, name_cascades, parse_drafter, takes_over
 
 
 class Plain(Drafter):
@@ -33,13 +35,13 @@ def test_a_plug_in_that_cannot_be_loaded_hides_no_other(place: str, monkeypatch:
     assert [name for name, help in found.items() if help.startswith("Cannot")] == ["echo"]
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", registry.GROUPS)
 def test_what_the_source_says_is_what_an_import_says(group: str) -> None:
-    read = {name: _written(point(group, name)) for name in names(group)}
+    read = {name: _written(registry.point(group, name)) for name in registry.names(group)}
     for name, found in read.items():
         if found is None:
             continue
-        doc, positional, options = _imported(point(group, name).load())
+        doc, positional, options = _imported(registry.point(group, name).load())
         assert (found[0], found[2]) == (doc, options), name
         assert found[1] == positional, name
     assert any(read.values())
@@ -118,7 +120,7 @@ def test_a_component_is_described_by_its_docstring_and_its_arguments(
     parts: dict[str, EntryPoint], monkeypatch: pytest.MonkeyPatch, read: bool
 ) -> None:
     if not read:
-        monkeypatch.setattr(entries, "_written", lambda found: None)
+        monkeypatch.setattr(registry, "_written", lambda found: None)
     rate = {"rate": Option("float", 0.5, "of growth")}
     shape = {
         "name": Option("str", ""),
@@ -154,3 +156,35 @@ def test_what_the_source_does_not_tell_is_imported(parts: dict[str, EntryPoint])
 def test_a_component_that_names_no_source_is_of_its_distribution() -> None:
     assert entry("targets", "hf").source == f"draftwise {metadata.version('draftwise')}"
     assert entry("policies", "static").source == "Leviathan, Kalman and Matias 2023 (arXiv 2211.17192)"
+
+
+# -- cascades, whatever their parts are called -----------------------------------------------------------
+
+
+NAMES = ["zoo:general", "Qwen/Qwen3-0.6B", "lm:a?probe=no&vocabulary=text", "a>b", "50%", "a%3Fb", "no name"]
+
+
+@pytest.mark.parametrize("lookup", ["ngram", "ngram?longest=3", "my>lookup"])
+def test_every_name_can_be_part_of_a_cascade(lookup: str) -> None:
+    found = name_cascades(NAMES, [lookup, "suffix"], [*NAMES, lookup, "suffix"])
+    assert [cascade_parts(parse_drafter(name).path) for name in found] == [(name, lookup) for name in NAMES]
+    assert cascades([*NAMES, *found]) == {len(NAMES) + i: i for i in range(len(NAMES))}
+    made = build("drafters", parse_drafter(found[2]), parse_drafter(found[2]).path)
+    assert isinstance(made, CascadeDrafter) and made.parts == (NAMES[2], lookup) and made.match == 1
+
+
+def test_plain_names_stay_readable() -> None:
+    assert name_cascades(["zoo:general"], ["ngram"], []) == ["cascade:zoo:general>ngram?match=1"]
+
+
+def test_there_is_no_cascade_without_a_lookup_and_none_twice() -> None:
+    assert name_cascades(["a", "b"], [], ["a", "b"]) == []
+    beside = ["a", "b", "ngram", "cascade:a>suffix?match=2", "cascade:b>ngram?first=2"]
+    assert name_cascades(["a", "b"], ["ngram"], beside) == ["cascade:b>ngram?match=1"]
+    assert [takes_over(parse_drafter(name)) for name in beside] == [False, False, False, True, False]
+
+
+def test_the_example_of_a_cascade_has_its_parts_beside_it() -> None:
+    *beside, cascade = entry("drafters", "cascade").usage.split(",")
+    made = build("drafters", parse_drafter(cascade), parse_drafter(cascade).path)
+    assert isinstance(made, CascadeDrafter) and sorted(made.parts) == sorted(beside)
