@@ -67,7 +67,9 @@ class Acceptance:
     @property
     def confidence(self) -> float:
         """The chance of a token less one deviation, as a share of the chance."""
-        return max(0.0, 1.0 - sqrt((1.0 / self.mean - 1.0) / (self.seen + 3.0)))
+        tested, accepted = self._total()
+        mean = (accepted + 1.0) / (tested + 2.0)
+        return max(0.0, 1.0 - sqrt((1.0 / mean - 1.0) / (tested + 3.0)))
 
     def _total(self) -> tuple[float, float]:
         """Return the tokens tested and accepted in all contexts."""
@@ -97,7 +99,8 @@ class Acceptance:
         before, now = self.sums[context], (sum(tested), sum(accepted))
         self.sums[context] = now
         self.total = total[0] + now[0] - before[0], total[1] + now[1] - before[1]
-        self.curves[context:] = [None] * (self.contexts - context)  # longer matches lean on this one
+        for longer in range(context, self.contexts if context else 1):  # longer matches lean on this one
+            self.curves[longer] = None
 
     def survival(self, context: int) -> Sequence[float]:
         """Return the chances that the first 1, 2, ... tokens are accepted, as far as they count."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -68,13 +69,12 @@ class Offer:
 
     def best(self, rate: float, lengths: Sequence[int]) -> Candidate:
         """Return the draft of the highest gain, where a second is worth `rate` tokens."""
-        survival, start, each, extra = self.survival, self.start, self.each, self.extra
-        most, whole = len(survival), sum(survival)
-        best, highest, expected, at, tokens = 0, float("-inf"), 0.0, 0, 0.0
+        start, each, extra = self.start, self.each, self.extra
+        sums = [0.0, *accumulate(self.survival)]
+        most, whole = len(sums) - 1, sums[-1]
+        best, highest, expected = 0, float("-inf"), 0.0
         for length in lengths:
-            while at < length and at < most:
-                tokens += survival[at]
-                at += 1
+            tokens = sums[length] if length < most else whole
             gain = tokens - rate * (start + each * length + extra[length])
             if gain > highest:
                 best, highest, expected = length, gain, tokens
@@ -114,17 +114,17 @@ def cascade(
     extra, right, n = offer.extra, offer.survival[0], own.length
     most = len(extra) - 1
     at = min(n, most // 2)
-    rooms = [length - at for length in lengths if max(n, at + 1) <= length <= most]
-    costs = [rate * (extra[at + room] - extra[at]) for room in rooms]
+    least = max(n, at + 1)
+    rooms = [(end - at, rate * (extra[end] - extra[at])) for end in lengths if least <= end <= most]
     going_on = sum(offer.survival[1:n]) / right - rate * offer.each * (n - 1)
     hand_overs, longest, tokens, gain = list[HandOver](), n, 0.0, 0.0
     for match in range(1, CONTEXTS):
         sums = [0.0, *accumulate(tails(match))]
-        choices = [(0.0, 0, 0.0, 0.0)]  # what is gained, room, tokens accepted there, their cost
-        for room, cost in zip(rooms, costs, strict=True):
-            accepted = sums[min(room, len(sums) - 1)]
-            choices.append((right * accepted - cost, room, accepted, cost))
-        value, room, accepted, cost = max(choices, key=itemgetter(0))
+        value, room, accepted, cost = 0.0, 0, 0.0, 0.0  # gained, room, tokens accepted there, their cost
+        for more, price in rooms:
+            right_there = sums[more] if more < len(sums) else sums[-1]
+            if (net := right * right_there - price) > value:
+                value, room, accepted, cost = net, more, right_there, price
         if room and not hand_overs:
             tokens, gain = chance * right * accepted, chance * value
         if room or hand_overs:
@@ -226,14 +226,17 @@ class Planner:
     def _choose(self, offers: Mapping[int, Sequence[Share]]) -> dict[int, Share]:
         """Return the drafter of the highest gain for each request, where all of them share its calls."""
         best: dict[int, Share] = {}
+        prices = [
+            self.token * width + self.rate * each / self.batch
+            for width, (_, each) in zip(self.widths, self.calls, strict=True)
+        ]
         for request, shares in offers.items():
             highest = 0.0
             for share in shares:
                 i = share.drafter
                 if i in self.out:
                     continue
-                price = self.token * self.widths[i] + self.rate * self.calls[i][1] / self.batch
-                gain = -share.reading
+                gain, price = -share.reading, prices[i]
                 for chance in share.survival:
                     if chance <= price:
                         break
@@ -248,19 +251,17 @@ class Planner:
         room, plain = passes.room(batch), passes(batch)
         steps: list[tuple[float, float, list[int]]] = []  # chances, nodes, requests
         for request, share in shares.items():
-            width = self.widths[share.drafter]
+            width, alone = self.widths[share.drafter], [request]
             most = min(share.trial, room) or depths.get(share.drafter)
             for k, chance in enumerate(share.survival[:most]):
                 if not self.padded:
-                    steps.append((chance, width, [request]))
+                    steps.append((chance, width, alone))
                 elif k < len(steps):
                     gain, nodes, mates = steps[k]
                     steps[k] = gain + chance, max(nodes, batch * width), [*mates, request]
                 else:
-                    steps.append(
-                        (chance - self.rate * self.calls[share.drafter][1], batch * width, [request])
-                    )
-        steps.sort(key=lambda step: -step[0])
+                    steps.append((chance - self.rate * self.calls[share.drafter][1], batch * width, alone))
+        steps.sort(key=itemgetter(0), reverse=True)
         count, highest, gain, size, full = 0, 0.0, 0.0, float(batch), float(batch)
         for k, (chance, nodes, _) in enumerate(steps):
             gain, size = gain + chance, size + nodes
@@ -279,17 +280,18 @@ class Planner:
     def _depths(self, shares: Mapping[int, Share], lengths: Mapping[int, int]) -> dict[int, int]:
         """Return how deep each drafter drafts: its last tokens gain more than the pass and the call take."""
         depths, size = {}, self.size
-        for i, (_, each) in enumerate(self.calls):
-            columns: list[tuple[float, int]] = []  # chances at each depth, and how many requests go so deep
-            for request, n in lengths.items():
-                if (share := shares[request]).drafter == i:
-                    columns += [(0.0, 0)] * (n - len(columns))
-                    for k in range(n):
-                        columns[k] = columns[k][0] + share.survival[k], columns[k][1] + 1
+        drafts: list[list[tuple[float, int]]] = [[] for _ in self.calls]
+        for request, n in lengths.items():
+            share = shares[request]
+            columns = drafts[share.drafter]  # chances at each depth, and how many requests go so deep
+            columns += [(0.0, 0)] * (n - len(columns))
+            for k, chance in enumerate(share.survival[:n]):
+                columns[k] = columns[k][0] + chance, columns[k][1] + 1
+        for i, columns in enumerate(drafts):
             while columns:
                 gain, count = columns[-1]
                 less = size if self.padded else size - count * self.widths[i]
-                if gain > self.rate * (each + self.passes(size) - self.passes(less)):
+                if gain > self.rate * (self.calls[i][1] + self.passes(size) - self.passes(less)):
                     break
                 columns.pop()
                 size = less
@@ -303,9 +305,10 @@ class Planner:
         for request, bought in lengths.items():
             share = shares[request]
             n = min(bought, depths[share.drafter])
-            length = max((one for one in self.lengths if one <= n), default=0)
-            if share.trial:  # lengths may have gaps, and only a trial shows what the next one costs
-                length = next((one for one in self.lengths if one >= n), length)
+            at = bisect_right(self.lengths, n)
+            length = self.lengths[at - 1] if at else 0
+            if share.trial and length < n and at < len(self.lengths):
+                length = self.lengths[at]  # lengths may have gaps; only a trial shows what the next one costs
             tokens = sum(share.survival[:length])
             price = 0.0 if self.padded else self.token * self.widths[share.drafter] * length
             if (gain := tokens - price - share.reading) > 0.0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
 from itertools import accumulate
 from math import isfinite, isnan
 from random import Random
@@ -283,7 +284,8 @@ class AutoPolicy:
             text = self.texts[context.request] = Text([], self.closed.pop(context.request, {}))
         hints, lookups = context.hints, self.looks_up
         own = [
-            match_length(hints.get(name, 0.0)) if lookups[i] else 0 for i, name in enumerate(self.drafters)
+            match_length(hints.get(name, 0.0)) if up else 0
+            for name, up in zip(self.drafters, lookups, strict=True)
         ]
         best = max(own, default=0)
         text.contexts = [at if up else best for at, up in zip(own, lookups, strict=True)]
@@ -526,6 +528,7 @@ def _matches(skill: Acceptance) -> dict[str, tuple[float, float]]:
     return {label: (tested, accepted) for label, tested, accepted in rows if tested}
 
 
+@cache
 def pass_kind(word: str) -> int:
     """Return the kind of a pass; what follows a colon is its width, which prices know by tokens."""
     name = word.partition(":")[0] or KINDS[0]
