@@ -89,7 +89,7 @@ def test_ctrl_c_ends_an_answer_not_the_conversation(
 def test_ctrl_c_at_the_prompt_drops_the_line_and_not_the_conversation(
     models: Models, on_terminal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = iter(["a", KeyboardInterrupt(), "x"])
+    lines: Iterator[str | BaseException] = iter(["a", KeyboardInterrupt(), "x"])
 
     def read(prompt: str) -> str:
         line = next(lines, EOFError())
