@@ -161,7 +161,7 @@ def test_the_picture_shows_the_tables_figures() -> None:
     page = landing.TABLE.read_text()
     assert landing.picture(page) == shown
     methods = [name for name, *_ in landing.speeds(page)]
-    assert sorted(methods) == sorted([*landing.SHOWN.values(), "plain decoding"]), "each has one bar"
+    assert sorted(methods) == sorted(landing.SHOWN.values()), "each has one bar"
 
 
 # -- Measured tables say how they were measured ------------------------------------------------------------

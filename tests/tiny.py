@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import cycle
 from random import Random
 from typing import Any
 
@@ -166,11 +167,11 @@ def lively(config: Any, seed: int = 0) -> Any:
     return made
 
 
-def with_weights_of(model: Any, stored: torch.dtype) -> Any:
-    """The model with the nearest weights that a format of our kernels holds."""
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear):
-            layer.weight.data = rounded(layer.weight.data, stored)
+def with_weights_of(model: Any, *formats: torch.dtype) -> Any:
+    """The model with the nearest weights that formats of our kernels hold, a layer each in turn."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    for layer, stored in zip(layers, cycle(formats), strict=False):
+        layer.weight.data = rounded(layer.weight.data, stored)
     return model
 
 

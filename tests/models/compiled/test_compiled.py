@@ -408,31 +408,28 @@ def test_a_single_token_in_half_precision_is_computed_twice(free: pytest.MonkeyP
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((torch.float32, PANELS), id="float32"),
-        pytest.param((torch.float32, "bfloat16-panels"), id="weights in bfloat16"),
-        pytest.param((torch.float32, "float16-panels"), id="weights in float16"),
-        pytest.param((torch.float32, "4-bit-panels"), id="weights in 4 bits"),
-        pytest.param((torch.float32, "8-bit-panels"), id="weights in 8 bits"),
-        pytest.param((torch.bfloat16, PANELS), id="bfloat16", marks=thorough),
+        pytest.param((torch.float32, {PANELS: torch.float32}), id="float32"),
+        pytest.param((torch.float32, SHORT), id="weights in fewer bits"),
+        pytest.param((torch.bfloat16, {PANELS: torch.bfloat16}), id="bfloat16", marks=thorough),
     ],
 )
 def native(free: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> tuple[HFTarget, EagleDrafter]:
     """A compiled target with all layers and its attention by our kernels, and a head that reads its hidden
     states; two heads share each key."""
-    dtype, layout = request.param
+    dtype, formats = request.param
     if panels.linear_kernel(dtype) is None:
         pytest.skip("no C++ compiler here")
-    made = with_weights_of(lively(LlamaConfig(**KERNELS)).to(dtype), SHORT.get(layout, dtype))
+    made = with_weights_of(lively(LlamaConfig(**KERNELS)).to(dtype), *formats.values())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "SMALLEST", 0)
         patch.setattr(timing, "decided", lambda *given: heads.OURS)
-        packed.pack_layers(made, lambda layers, names: layout)
+        packed.pack_layers(made, timing.alone)
         target = HFTarget(made)
         without = plan_of(target.runner)
         drafter = EagleDrafter(random_eagle(made), target)
         compile_runner(target, "on")
     plan = target.runner.executor.plan  # type: ignore[attr-defined]
-    assert plan.own_attention and set(plan.packed.values()) == {layout}
+    assert plan.own_attention and set(plan.packed.values()) == formats.keys()
     assert plan.outputs and plan.key != without.key, "what the head needs belongs to the graph's name"
     return target, drafter
 
