@@ -51,6 +51,7 @@ def test_same_text_both_ways(models: Models, run: Run) -> None:
     assert "3/3" in lines[4]
     assert "target" in lines[4]
     assert "Same text in 3 of 3 prompts" in lines[5]
+    assert lines[6].endswith("draftwise bench --peers transformers:plain")
     assert len(models.targets) == 1, "one model serves both sides"
     first, *prompts = texts.split("\n\n")
     assert first.startswith("The target is zoo:target, the drafters are zoo:general, ngram, suffix.")

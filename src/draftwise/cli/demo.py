@@ -258,7 +258,8 @@ def _print_summary(pairs: Sequence[Pair], left_out: Sequence[str], meter: Meter)
     same = sum(pair.identical for pair in pairs)
     print(
         f"Total time: plain {plain:.2f} s, adaptive {adaptive:.2f} s; speedup {plain / adaptive:.2f}."
-        f" Same text in {same} of {len(pairs)} prompts."
+        f" Same text in {same} of {len(pairs)} prompts.\n"
+        "Plain decoding is Draftwise's own. Beside other engines: draftwise bench --peers transformers:plain"
     )
     warn_of_others([meter.sample()], "used")
 
