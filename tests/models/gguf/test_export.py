@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from draftwise import UserError, export_gguf
 from draftwise.cli import main
@@ -112,9 +113,19 @@ def test_what_is_no_model_becomes_no_folder(tmp_path: Path) -> None:
         export_folder(tmp_path / "bad.gguf", tmp_path)
     with pytest.raises(UserError, match=r"cannot read .*bad\.gguf"):
         export_folder(tmp_path / "bad.gguf", tmp_path / "new")
-    with pytest.raises(UserError, match=r"cannot write .*No such file"):
+    with pytest.raises(UserError, match=r"no folder '.*none': make it first"):
         export_folder(tmp_path / "bad.gguf", tmp_path / "none" / "new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["bad.gguf"]
+
+
+def test_a_full_disk_leaves_no_folder(tmp_path: Path, bundled: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(PreTrainedModel, "save_pretrained", full)
+    with pytest.raises(UserError, match=r"cannot write .*No space left on device.*choose another folder"):
+        export_folder(bundled.path, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_short_rows_fall_back_and_are_counted(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from ...errors import UserError
 from ...inputs import expanded
 from ..stages import quiet
@@ -31,44 +33,56 @@ def export_folder(file: str | Path, folder: str | Path) -> Path:
         raise UserError(f"no file {str(file)!r}: name a GGUF file")
     if out.exists():
         raise UserError(f"{str(folder)!r} exists: name a new folder")
+    if not out.parent.is_dir():
+        raise UserError(f"no folder {str(out.parent)!r}: make it first")
     try:
         return write_folder(source, out)
-    except UserError:
-        raise
     except OSError as error:
-        raise UserError(f"cannot write {str(folder)!r}: {error.strerror or error}") from error
-    except Exception as error:  # Transformers refuses files in many ways
-        raise UserError(f"Transformers cannot read {str(file)!r}: {error}") from error
+        raise UserError(
+            f"cannot write {str(folder)!r}: {error.strerror or error}; choose another folder"
+        ) from error
 
 
 def write_folder(file: Path, folder: Path, card: str = "") -> Path:
     """Write the model of a GGUF file as a folder, seen whole or not at all, with this README.md.
 
     Raises:
-        UserError: a package that reads such files is missing.
-        OSError, ValueError: it cannot be written, or read.
+        UserError: the file cannot be read.
+        OSError: the folder cannot be written.
     """
+    LOG.info("converting %s to %s", file, folder)
+    with quiet(), redirect_stderr(StringIO()):  # a bar of its own that no setting hides
+        parts = _read(file)
+        part = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
+        try:
+            for one in parts:
+                one.save_pretrained(part)
+            if card:
+                (part / "README.md").write_text(card, encoding="utf-8")
+            part.chmod(0o755)  # temporary folders are their user's alone
+            return part.rename(folder)
+        except SafetensorError as error:  # a full disk, too
+            raise OSError(str(error)) from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _read(file: Path) -> tuple[Any, Any]:
+    """The model of a GGUF file in float32, and its tokenizer."""
     if missing := [name for name in READERS if find_spec(name) is None]:
         names = " ".join(missing)
         raise UserError(f"{file.name} needs {' and '.join(missing)} to be read: pip install {names}")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    LOG.info("converting %s to %s", file, folder)
-    part = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    auto: Any = AutoModelForCausalLM  # its methods are untyped
     try:
-        with quiet(), redirect_stderr(StringIO()):  # a bar of its own that no setting hides
-            auto: Any = AutoModelForCausalLM  # its methods are untyped
-            model = auto.from_pretrained(**source, dtype=torch.float32)
-            # The weights are plain numbers now, which Transformers refuses to save while it has their reader.
-            model.hf_quantizer = None
-            vars(model.config).pop("quantization_config", None)
-            model.save_pretrained(part)
-            AutoTokenizer.from_pretrained(**source).save_pretrained(part)
-        if card:
-            (part / "README.md").write_text(card, encoding="utf-8")
-        part.chmod(0o755)  # temporary folders are their user's alone
-        return part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        model = auto.from_pretrained(**source, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+    except Exception as error:  # Transformers refuses files in many ways
+        raise UserError(f"Transformers cannot read {str(file)!r}: {error}") from error
+    # The weights are plain numbers now, which Transformers refuses to save while it has their reader.
+    model.hf_quantizer = None
+    vars(model.config).pop("quantization_config", None)
+    return model, tokenizer
