@@ -26,13 +26,13 @@ struct Codes<4> {
     };
     static Loaded loaded(const std::int32_t *panel, std::int64_t i, int part) {
         const std::int32_t *at = panel + i / INPUTS * SIZE + part * LANES;
-        Loaded found;
-        std::memcpy(&found.scale, at, sizeof found.scale);
-        std::memcpy(&found.least, at + PANEL, sizeof found.least);
+        Loaded loaded;
+        std::memcpy(&loaded.scale, at, sizeof loaded.scale);
+        std::memcpy(&loaded.least, at + PANEL, sizeof loaded.least);
         const std::int32_t *word = at + (HEAD + i % INPUTS / STEP) * PANEL;
         __builtin_prefetch(word + AHEAD);
-        std::memcpy(&found.word, word, sizeof found.word);
-        return found;
+        std::memcpy(&loaded.word, word, sizeof loaded.word);
+        return loaded;
     }
     // Rounded once, with or without a fused multiplication: code * scale is exact (`quantise`).
     static Vector weights(const Loaded &loaded, int place) {
@@ -50,12 +50,12 @@ struct Codes<8> {
     };
     static Loaded loaded(const std::int32_t *panel, std::int64_t i, int part) {
         const std::int32_t *at = panel + i / INPUTS * SIZE + part * LANES;
-        Loaded found;
-        std::memcpy(&found.scale, at, sizeof found.scale);
+        Loaded loaded;
+        std::memcpy(&loaded.scale, at, sizeof loaded.scale);
         const std::int32_t *word = at + (HEAD + i % INPUTS / STEP) * PANEL;
         __builtin_prefetch(word + AHEAD);
-        std::memcpy(&found.word, word, sizeof found.word);
-        return found;
+        std::memcpy(&loaded.word, word, sizeof loaded.word);
+        return loaded;
     }
     static Vector weights(const Loaded &loaded, int place) {
         return __builtin_convertvector(loaded.word << (24 - 8 * place) >> 24, Vector) * loaded.scale;

@@ -67,7 +67,8 @@ bool quantise(const float *row, std::int64_t inputs, std::int32_t *panel, int pl
         std::memcpy(at, &grid.scale, sizeof grid.scale);
         if (Code::HEAD > 1) std::memcpy(at + PANEL, &grid.least, sizeof grid.least);
         for (int i = 0; i < Code::INPUTS; i++)
-            at[(Code::HEAD + i / Code::STEP) * PANEL] |= (codes[i] & ((1 << BITS) - 1)) << (i % Code::STEP * BITS);
+            at[(Code::HEAD + i / Code::STEP) * PANEL] |=
+                std::int32_t((std::uint32_t(codes[i]) & ((1u << BITS) - 1)) << (i % Code::STEP * BITS));
     }
     return true;
 }
