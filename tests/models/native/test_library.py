@@ -141,7 +141,7 @@ LINEAR = (
 ATTENTION = (
     ("+= weight * value[p]", "-= weight * value[p]"),
     ("scores[j] += single(mask[j])", "scores[j] += 0"),
-    ("shared * a.groups + (at + t) / a.width", "shared"),
+    ("shared * a.groups + t / a.width", "shared"),
 )
 
 

@@ -1,10 +1,11 @@
 // Scaled dot-product attention of a few tokens over many keys, of float32 or bfloat16; scores, weights and sums are
 // float32. Several heads may share the keys and values of one.
 //
-// A token's sums run over the keys in their order, whatever other tokens are in the pass; a key that its mask
-// hides adds 0, so that the last ones, which all tokens of a tile do not see, need not be read. A result does not
-// depend on the other tokens, nor on the number of threads.
+// A token's sums run over the keys in their order, a segment of them at a time, whatever other tokens are in the
+// pass; a key that its mask hides adds 0, so that the last ones of a segment, which all tokens of a tile do not see,
+// need not be read. A result does not depend on the other tokens, nor on the number of threads.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -21,7 +22,10 @@ namespace {
 
 using namespace draftwise;
 
-constexpr int MOST = 6;  // tokens at a time
+constexpr int MOST = 6;  // tokens whose sums are in registers
+constexpr std::int64_t SEGMENT = 256;  // keys whose sums are one: they stay in a core's cache for all tokens
+constexpr std::int64_t STRIP = 64;  // tokens that a thread works on at a time
+constexpr std::int64_t SHARED = 1 << 20;  // floats of results up to which all threads share the segments
 constexpr float HIDDEN = -1e30f;  // a mask of so little makes a weight of 0 beside any key that is seen
 
 // Of two vectors, each in groups of 2 * HALF lanes: the sums of the halves of each group, those of the first
@@ -80,74 +84,101 @@ inline Vector exponential(Vector x) {
     return scale;
 }
 
-// Some of the tokens that attend to the keys of one head; `at` numbers them head by head.
+// The tokens that attend to the keys of one head, numbered query head by query head.
 template <class Element>
-struct Tile {
+struct Head {
     const Attention &a;
-    std::int64_t row, shared, at;
-    std::int64_t total, room;  // keys that are read, and scores for them
-    float *scores;  // (tokens, room)
-    float *queries;  // (tokens, key size)
-    float *keys;  // (LANES, key size)
+    std::int64_t row, shared;
 
-    std::int64_t head(int t) const { return shared * a.groups + (at + t) / a.width; }
-    std::int64_t token(int t) const { return (at + t) % a.width; }
-    const Element *query(int t) const {
-        return static_cast<const Element *>(a.query) + row * a.query_step[0] + head(t) * a.query_step[1] + token(t) * a.query_step[2];
+    std::int64_t head(std::int64_t t) const { return shared * a.groups + t / a.width; }
+    std::int64_t token(std::int64_t t) const { return t % a.width; }
+    const Element *query(std::int64_t t) const {
+        const std::int64_t *step = a.query_step;
+        return static_cast<const Element *>(a.query) + row * step[0] + head(t) * step[1] + token(t) * step[2];
     }
-    const Element *mask(int t) const {
+    const Element *mask(std::int64_t t) const {
         return static_cast<const Element *>(a.mask) + row * a.mask_step[0] + token(t) * a.mask_step[1];
     }
-    Element *out(int t) const {
+    const Element *keys() const { return static_cast<const Element *>(a.key) + row * a.key_step[0] + shared * a.key_step[1]; }
+    const Element *values() const {
+        return static_cast<const Element *>(a.value) + row * a.value_step[0] + shared * a.value_step[1];
+    }
+    Element *out(std::int64_t t) const {
         return static_cast<Element *>(a.out) + ((row * a.width + token(t)) * a.shared * a.groups + head(t)) * a.value_size;
     }
 };
 
-// The products of a query with LANES keys.
-template <class Key>
-inline Vector products(const float *query, Key key, std::int64_t size) {
-    Vector sums[LANES];
-    for (int i = 0; i < LANES; i++) {
-        const auto *at = key(i);
-        sums[i] = load(query) * load(at);
-        for (std::int64_t d = LANES; d < size; d += LANES) sums[i] += load(query + d) * load(at + d);
-    }
-    return totals(sums);
-}
-
-template <class Element, int TOKENS>
-void score(const Tile<Element> &tile) {
-    const Attention &a = tile.a;
-    const auto *keys = static_cast<const Element *>(a.key) + tile.row * a.key_step[0] + tile.shared * a.key_step[1];
-    float *queries[TOKENS];
-    for (int t = 0; t < TOKENS; t++) {
-        queries[t] = tile.queries + t * a.key_size;
-        for (std::int64_t d = 0; d < a.key_size; d += LANES) store(queries[t] + d, load(tile.query(t) + d));
-    }
-    for (std::int64_t first = 0; first < tile.room; first += LANES) {
-        const std::int64_t last = tile.total - 1 - first;  // the last key again where there are no more
-        const auto key = [&](int i) { return keys + (first + (i < last ? i : last)) * a.key_step[2]; };
-        float *scores = tile.scores + first;
-        if constexpr (sizeof(Element) < sizeof(float) && TOKENS > 1) {  // widened once for all tokens
-            for (int i = 0; i < LANES; i++)
-                for (std::int64_t d = 0; d < a.key_size; d += LANES)
-                    store(tile.keys + i * a.key_size + d, load(key(i) + d));
-            for (int t = 0; t < TOKENS; t++)
-                store(scores + t * tile.room,
-                      products(queries[t], [&](int i) { return tile.keys + i * a.key_size; }, a.key_size) * a.scale);
-        } else {
-            for (int t = 0; t < TOKENS; t++)
-                store(scores + t * tile.room, products(queries[t], key, a.key_size) * a.scale);
-        }
-    }
-}
-
 inline float single(float value) { return value; }
 inline float single(Half value) { return wide(value); }
 
-// Turns the scores of one token into weights; returns what they are to be multiplied by.
+// Some tokens of a head, in tiles.
 template <class Element>
-float weigh(const Element *mask, float *scores, std::int64_t count, std::int64_t room) {
+struct Strip {
+    Head<Element> head;
+    std::int64_t from, to;
+
+    std::int64_t count() const { return to - from; }
+    std::int64_t tiles() const { return (count() + MOST - 1) / MOST; }
+    std::int64_t begin(std::int64_t tile) const { return from + count() * tile / tiles(); }
+
+    // How many keys of the segment that begins at `first`, up to the last that any token of a tile sees.
+    std::int64_t seen(std::int64_t tile, std::int64_t first) const {
+        std::int64_t most = 0;
+        for (std::int64_t t = begin(tile); t < begin(tile + 1); t++) {
+            const Element *mask = head.mask(t) + first;
+            std::int64_t mine = std::min(SEGMENT, head.a.total - first);
+            while (mine > most && single(mask[mine - 1]) <= HIDDEN) mine--;
+            most = std::max(most, mine);
+        }
+        return most;
+    }
+};
+
+template <int SIZE>
+inline Vector product(const float *query, const float *key, std::int64_t size) {
+    Vector sum = load(query) * load(key);
+    for (std::int64_t d = LANES; d < (SIZE ? SIZE : size); d += LANES) sum += load(query + d) * load(key + d);
+    return sum;
+}
+
+// The products of a query with LANES keys; SIZE is that of their vectors, if it is known.
+template <int SIZE, class Key, int... I>
+inline Vector products(const float *query, Key key, std::int64_t size, std::integer_sequence<int, I...>) {
+    Vector sums[LANES] = {product<SIZE>(query, key(I), size)...};
+    return totals(sums);
+}
+
+// The scores of a strip's tokens, SEGMENT apart, for the keys from `first` on.
+template <class Element, int SIZE>
+void score(const Strip<Element> &strip, std::int64_t first, std::int64_t last, float *scores, float *queries) {
+    const Attention &a = strip.head.a;
+    const std::int64_t size = SIZE ? SIZE : a.key_size;
+    float *widened = queries + STRIP * size;
+    for (std::int64_t t = 0; t < strip.count(); t++)
+        for (std::int64_t d = 0; d < size; d += LANES)
+            store(queries + t * size + d, load(strip.head.query(strip.from + t) + d));
+    for (std::int64_t j = first; j < last; j += LANES) {
+        const Element *keys = strip.head.keys() + j * a.key_step[2];
+        const std::int64_t most = last - 1 - j;  // the last key again where there are no more
+        const auto all = [&](auto key) {
+            for (std::int64_t t = 0; t < strip.count(); t++)
+                store(scores + t * SEGMENT + j - first,
+                      products<SIZE>(queries + t * size, key, size, std::make_integer_sequence<int, LANES>{}) * a.scale);
+        };
+        if constexpr (sizeof(Element) < sizeof(float)) {  // widened once for all tokens
+            for (int i = 0; i < LANES; i++)
+                for (std::int64_t d = 0; d < size; d += LANES)
+                    store(widened + i * size + d, load(keys + std::min<std::int64_t>(i, most) * a.key_step[2] + d));
+            all([&](int i) { return widened + i * size; });
+        } else
+            all([&](int i) { return keys + std::min<std::int64_t>(i, most) * a.key_step[2]; });
+    }
+}
+
+// Turns a token's scores into weights, with their highest and their sum.
+template <class Element>
+void weigh(const Element *mask, float *scores, std::int64_t count, float *top, float *sum) {
+    const std::int64_t room = (count + LANES - 1) / LANES * LANES;
     Vector tops = Vector{} - INFINITY, sums = {};
     std::int64_t j = 0;
     for (; j + LANES <= count; j += LANES) {
@@ -155,99 +186,172 @@ float weigh(const Element *mask, float *scores, std::int64_t count, std::int64_t
         store(scores + j, x);
         tops = x > tops ? x : tops;
     }
-    float top = -INFINITY;
-    for (int i = 0; i < LANES; i++) top = tops[i] > top ? tops[i] : top;
+    *top = -INFINITY;
+    for (int i = 0; i < LANES; i++) *top = std::max(*top, tops[i]);
     for (; j < count; j++) {
         scores[j] += single(mask[j]);
-        top = scores[j] > top ? scores[j] : top;
+        *top = std::max(*top, scores[j]);
     }
     for (; j < room; j++) scores[j] = -INFINITY;
-    if (top == -INFINITY) top = 0;  // everything is hidden: all weights are 0
+    const float highest = *top == -INFINITY ? 0 : *top;  // everything is hidden: all weights are 0
     for (j = 0; j < room; j += LANES) {
-        const Vector x = exponential(load(scores + j) - top);
+        const Vector x = exponential(load(scores + j) - highest);
         store(scores + j, x);
         sums += x;
     }
-    const float sum = total(sums);
-    return sum == 0 ? 0 : 1 / sum;
+    *sum = total(sums);
 }
 
-// The values of all keys, by their weights: PARTS registers of each token's result.
+// The sums of a segment's values, by the weights of some tokens: PARTS registers of each.
 template <class Element, int TOKENS, int PARTS>
-void mix(const Tile<Element> &tile, std::int64_t from, const float *shares) {
-    const Attention &a = tile.a;
-    const auto *values =
-        static_cast<const Element *>(a.value) + tile.row * a.value_step[0] + tile.shared * a.value_step[1] + from;
+void mix(const Element *values, std::int64_t step, std::int64_t count, const float *weights, float *results,
+         std::int64_t size) {
     Vector sums[TOKENS][PARTS] = {};
-    for (std::int64_t j = 0; j < tile.total; j++) {
+    for (std::int64_t j = 0; j < count; j++) {
         Vector value[PARTS];
-        for (int p = 0; p < PARTS; p++) value[p] = load(values + j * a.value_step[2] + p * LANES);
+        for (int p = 0; p < PARTS; p++) value[p] = load(values + j * step + p * LANES);
         for (int t = 0; t < TOKENS; t++) {
-            const float weight = tile.scores[t * tile.room + j];
+            const float weight = weights[t * SEGMENT + j];
             for (int p = 0; p < PARTS; p++) sums[t][p] += weight * value[p];
         }
     }
     for (int t = 0; t < TOKENS; t++)
-        for (int p = 0; p < PARTS; p++) store(tile.out(t) + from + p * LANES, sums[t][p] * shares[t]);
+        for (int p = 0; p < PARTS; p++) store(results + t * size + p * LANES, sums[t][p]);
 }
 
 template <class Element, int TOKENS>
-void attend(const Tile<Element> &tile) {
+void mix_all(const Attention &a, const Element *values, std::int64_t count, const float *weights, float *results) {
     constexpr int PARTS = SUMS / TOKENS >= 4 ? 4 : SUMS / TOKENS >= 2 ? 2 : 1;
-    float shares[TOKENS];
-    score<Element, TOKENS>(tile);
-    for (int t = 0; t < TOKENS; t++)
-        shares[t] = weigh(tile.mask(t), tile.scores + t * tile.room, tile.total, tile.room);
+    const std::int64_t step = a.value_step[2], size = a.value_size + 2;
     std::int64_t d = 0;
-    for (; d + PARTS * LANES <= tile.a.value_size; d += PARTS * LANES) mix<Element, TOKENS, PARTS>(tile, d, shares);
-    for (; d < tile.a.value_size; d += LANES) mix<Element, TOKENS, 1>(tile, d, shares);
+    for (; d + PARTS * LANES <= a.value_size; d += PARTS * LANES)
+        mix<Element, TOKENS, PARTS>(values + d, step, count, weights, results + d, size);
+    for (; d < a.value_size; d += LANES) mix<Element, TOKENS, 1>(values + d, step, count, weights, results + d, size);
 }
 
 template <class Element>
-constexpr void (*ATTEND[MOST])(const Tile<Element> &) = {attend<Element, 1>, attend<Element, 2>, attend<Element, 3>,
-                                                         attend<Element, 4>, attend<Element, 5>, attend<Element, 6>};
+constexpr void (*MIX[MOST])(const Attention &, const Element *, std::int64_t, const float *, float *) = {
+    mix_all<Element, 1>, mix_all<Element, 2>, mix_all<Element, 3>,
+    mix_all<Element, 4>, mix_all<Element, 5>, mix_all<Element, 6>};
 
-// How many keys, up to the last that any token of a tile sees; all where one of them sees none.
+// What a segment of keys adds to each of a strip's tokens: a sum of values, the highest score, the sum of weights.
 template <class Element>
-std::int64_t seen(const Tile<Element> &tile, int tokens) {
-    std::int64_t most = 0;
-    for (int t = 0; t < tokens; t++) {
-        const Element *mask = tile.mask(t);
-        std::int64_t mine = tile.a.total;
-        while (mine && single(mask[mine - 1]) <= HIDDEN) mine--;
-        if (!mine) return tile.a.total;
-        most = mine > most ? mine : most;
-    }
-    return most;
-}
-
-// A part of all tiles: those of one head follow each other, so that its keys stay in the cache.
-template <class Element>
-void part(const Attention &a, std::int64_t thread, std::int64_t threads) {
-    const std::int64_t tokens = a.width * a.groups, tiles = (tokens + MOST - 1) / MOST;
-    const std::int64_t all = a.rows * a.shared * tiles, room = (a.total + LANES - 1) / LANES * LANES;
+void attend(const Strip<Element> &strip, std::int64_t first, float *results) {
+    const Attention &a = strip.head.a;
     static thread_local std::vector<float> memory;
-    const std::size_t size = MOST * (room + a.key_size) + LANES * a.key_size;
+    const std::size_t size = (STRIP + LANES) * a.key_size + STRIP * SEGMENT;
     if (memory.size() < size) memory.resize(size);
-    for (std::int64_t u = all * thread / threads; u < all * (thread + 1) / threads; u++) {
-        const std::int64_t i = u % tiles, from = tokens * i / tiles, to = tokens * (i + 1) / tiles;
-        float *scores = memory.data(), *queries = scores + MOST * room, *keys = queries + MOST * a.key_size;
-        Tile<Element> tile{a, u / tiles / a.shared, u / tiles % a.shared, from, a.total, room, scores, queries, keys};
-        tile.total = seen(tile, to - from);
-        tile.room = (tile.total + LANES - 1) / LANES * LANES;
-        ATTEND<Element>[to - from - 1](tile);
+    float *scores = memory.data(), *queries = scores + STRIP * SEGMENT;
+    std::int64_t counts[STRIP], most = 0;
+    for (std::int64_t tile = 0; tile < strip.tiles(); tile++) most = std::max(most, counts[tile] = strip.seen(tile, first));
+    const auto scoring = a.key_size == 64    ? score<Element, 64>
+                         : a.key_size == 96  ? score<Element, 96>
+                         : a.key_size == 128 ? score<Element, 128>
+                                             : score<Element, 0>;
+    scoring(strip, first, first + most, scores, queries);
+    for (std::int64_t tile = 0; tile < strip.tiles(); tile++) {
+        const std::int64_t from = strip.begin(tile) - strip.from, to = strip.begin(tile + 1) - strip.from;
+        for (std::int64_t t = from; t < to; t++) {
+            float *result = results + t * (a.value_size + 2) + a.value_size;
+            *result = -INFINITY;
+            if (counts[tile] > 0)
+                weigh(strip.head.mask(strip.from + t) + first, scores + t * SEGMENT, counts[tile], result, result + 1);
+        }
+        if (counts[tile] > 0)
+            MIX<Element>[to - from - 1](a, strip.head.values() + first * a.value_step[2], counts[tile], scores + from * SEGMENT,
+                                        results + from * (a.value_size + 2));
+    }
+}
+
+inline float power(float x) { return exponential(Vector{} + x)[0]; }
+
+// Adds what a segment has shown to what those before it have.
+inline void merge(float *result, const float *more, std::int64_t size) {
+    const float top = std::max(result[size], more[size]);
+    if (more[size] == -INFINITY) return;
+    const float old = power(result[size] - top), young = power(more[size] - top);
+    for (std::int64_t d = 0; d < size; d += LANES) store(result + d, load(result + d) * old + load(more + d) * young);
+    result[size] = top;
+    result[size + 1] = result[size + 1] * old + more[size + 1] * young;
+}
+
+template <class Element>
+void finish(const Head<Element> &head, std::int64_t t, const float *result) {
+    const std::int64_t size = head.a.value_size;
+    const float share = result[size + 1] == 0 ? 0 : 1 / result[size + 1];
+    for (std::int64_t d = 0; d < size; d += LANES) store(head.out(t) + d, load(result + d) * share);
+}
+
+inline void clear(float *result, std::int64_t size) {
+    std::fill(result, result + size + 2, 0.0f);
+    result[size] = -INFINITY;
+}
+
+// A thread's share of the units 0, 1, ... `count`.
+struct Range {
+    std::int64_t first, last;
+    Range(std::int64_t count, std::int64_t thread, std::int64_t threads)
+        : first(count * thread / threads), last(count * (thread + 1) / threads) {}
+};
+
+// Threads share the segments of all heads, whose `results` they then merge.
+template <class Element>
+void together(const Attention &a, float *results, std::int64_t thread, std::int64_t threads) {
+    const std::int64_t tokens = a.width * a.groups, heads = a.rows * a.shared, segments = (a.total + SEGMENT - 1) / SEGMENT;
+    const std::int64_t size = a.value_size + 2;
+    const auto head = [&](std::int64_t h) { return Head<Element>{a, h / a.shared, h % a.shared}; };
+    const Range mine(heads * segments, thread, threads);
+    for (std::int64_t u = mine.first; u < mine.last; u++)
+        attend(Strip<Element>{head(u / segments), 0, tokens}, u % segments * SEGMENT, results + u * tokens * size);
+#pragma omp barrier
+    const Range merged(heads * tokens, thread, threads);
+    for (std::int64_t u = merged.first; u < merged.last; u++) {
+        float *result = results + (u / tokens * segments * tokens + u % tokens) * size;
+        for (std::int64_t i = 1; i < segments; i++) merge(result, result + i * tokens * size, a.value_size);
+        finish(head(u / tokens), u % tokens, result);
+    }
+}
+
+// Each thread works on some tokens of some heads alone.
+template <class Element>
+void alone(const Attention &a, std::int64_t thread, std::int64_t threads) {
+    const std::int64_t tokens = a.width * a.groups, strips = (tokens + STRIP - 1) / STRIP, size = a.value_size + 2;
+    static thread_local std::vector<float> memory;
+    if (memory.size() < static_cast<std::size_t>(2 * STRIP * size)) memory.resize(2 * STRIP * size);
+    float *results = memory.data(), *more = results + STRIP * size;
+    const Range mine(a.rows * a.shared * strips, thread, threads);
+    for (std::int64_t u = mine.first; u < mine.last; u++) {
+        const std::int64_t i = u % strips, h = u / strips;
+        const Strip<Element> strip{{a, h / a.shared, h % a.shared}, tokens * i / strips, tokens * (i + 1) / strips};
+        for (std::int64_t t = 0; t < strip.count(); t++) clear(results + t * size, a.value_size);
+        for (std::int64_t first = 0; first < a.total; first += SEGMENT) {
+            attend(strip, first, more);
+            for (std::int64_t t = 0; t < strip.count(); t++) merge(results + t * size, more + t * size, a.value_size);
+        }
+        for (std::int64_t t = 0; t < strip.count(); t++) finish(strip.head, strip.from + t, results + t * size);
     }
 }
 
 template <class Element>
 void run(const Attention &a) {
     if (!a.rows || !a.width || !a.total) return;
+    const std::int64_t tokens = a.width * a.groups, segments = (a.total + SEGMENT - 1) / SEGMENT;
+    const std::int64_t size = a.rows * a.shared * tokens * segments * (a.value_size + 2);
+    const bool shared = tokens <= STRIP && size <= SHARED;
+    static thread_local std::vector<float> memory;
+    if (shared && memory.size() < static_cast<std::size_t>(size)) memory.resize(size);
+    float *results = memory.data();
+    int thread = 0, threads = 1;
+#pragma omp parallel firstprivate(thread, threads)
+    {
 #if defined(_OPENMP)
-#pragma omp parallel
-    part<Element>(a, omp_get_thread_num(), omp_get_num_threads());
-#else
-    part<Element>(a, 0, 1);
+        thread = omp_get_thread_num(), threads = omp_get_num_threads();
 #endif
+        if (shared)
+            together<Element>(a, results, thread, threads);
+        else
+            alone<Element>(a, thread, threads);
+    }
 }
 
 }  // namespace
