@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
 from itertools import count
 from random import Random
 from typing import Any
@@ -18,7 +17,6 @@ from draftwise.core.sampling import Sampling
 from draftwise.drafters.neural.early_exit import EarlyExitDrafter
 from draftwise.errors import UserError
 from draftwise.generation.decoder import Decoder
-from draftwise.models.huge_pages import Rooms
 from draftwise.models.runner import cache
 from draftwise.models.runner.cache import RowCache, RowLayer
 from draftwise.models.runner.executors.eager import Eager
@@ -135,18 +133,18 @@ def test_a_text_that_finds_no_memory_leaves_the_others_theirs(
     name: str, order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some tensors have grown for it, the next one cannot: others go on, and later ones begin."""
-    made, calls, allocate = model(name), count(), Rooms.zeros
+    made, calls, allocate = model(name), count(), torch.Tensor.new_zeros
 
-    def limited(rooms: Rooms, size: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        if size[2] > 64 and next(calls) % 5 > 2:
+    def limited(like: torch.Tensor, *size: int, **named: Any) -> torch.Tensor:
+        if len(size) == 4 and size[2] > 64 and next(calls) % 5 > 2:
             raise torch.OutOfMemoryError("out of memory")
-        return allocate(rooms, size, like)
+        return allocate(like, *size, **named)
 
     lengths = ((5, 9), (100, 2), (7, 6))
     texts = [([(7 * at) % 19 + 2 for at in range(n)], new) for n, new in lengths]
     own = [own_text(made, *text) for text in texts]
     monkeypatch.setattr(cache, "FIRST_SLOTS", 16)
-    monkeypatch.setattr(Rooms, "zeros", limited)
+    monkeypatch.setattr(torch.Tensor, "new_zeros", limited)
     loop = loop_with(HFTarget(made, probe=False), {}, "none")
     rounds, ids = list[Round](), dict[int, int]()
     for at in order:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from draftwise.models import huge_pages
-from draftwise.models.huge_pages import ALIGNED, NOW, PIECE, Room, Rooms, merged, use_huge_pages
+from draftwise.models.huge_pages import ALIGNED, NOW, Room, merged, use_huge_pages
 
 SIZE = 1 << 21
 
@@ -107,56 +107,3 @@ def test_what_finds_no_room_stays_where_it_is() -> None:
     assert room.take(large) is large and room.take(sparse) is sparse
     assert room.take(large[:25]) is not large and room.used > 100
     assert room.take(small := torch.ones(1)) is small
-
-
-def test_tensors_of_zeros_share_huge_pages(pages: int) -> None:
-    rooms, like = Rooms(), torch.zeros(0, dtype=torch.bfloat16)
-    sizes = [PIECE // 64] * 70 + [PIECE]  # the 65th needs another piece, the last one of its own
-    tensors = [rooms.zeros((1, size // 64, 32), like) for size in sizes]
-    starts = [tensor.data_ptr() for tensor in tensors]
-    assert len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 3
-    assert all(start % ALIGNED == 0 for start in starts)
-    for number, tensor in enumerate(tensors):
-        assert not tensor.any()
-        tensor.fill_(number)
-    assert all((tensor == number).all() for number, tensor in enumerate(tensors)), "two of them overlap"
-    assert _huge(starts[0]) >= pages
-
-
-def test_a_piece_is_given_back_with_its_last_tensor() -> None:
-    def mapped() -> bool:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-        return any(
-            int(line.split("-")[0], 16) <= address < int(re.split("[- ]", line)[1], 16) for line in lines
-        )
-
-    if not huge_pages.page_size():
-        pytest.skip("this system has no huge pages")
-    rooms = Rooms()
-    tensors = [rooms.zeros((PIECE // 8,), torch.zeros(0)) for _ in range(2)]
-    address = tensors[0].data_ptr()
-    assert mapped()
-    del tensors
-    assert not mapped()
-
-
-@pytest.mark.parametrize("begin", [torch.inference_mode, torch.no_grad])
-def test_zeros_are_written_in_every_mode(begin: Any) -> None:
-    rooms = Rooms()
-    with begin():
-        first = rooms.zeros((4,), torch.zeros(0))
-        first += 1
-    first += 1
-    with torch.inference_mode():
-        first += 1
-        second = rooms.zeros((4,), torch.zeros(0))
-    second += 1
-    assert first.tolist() == [3] * 4 and second.tolist() == [1] * 4
-
-
-def test_without_memory_for_pages_pytorch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: Any, **more: Any) -> Any:
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(mmap, "mmap", full)
-    assert Rooms().zeros((2, 3), torch.zeros(0)).tolist() == [[0.0] * 3] * 2

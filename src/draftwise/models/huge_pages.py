@@ -1,6 +1,6 @@
-"""Weights, and keys and values, in huge pages.
+"""Weights in huge pages.
 
-A pass on a CPU reads all of them. The processor looks up the address of every page that it reads: in pages
+A pass on a CPU reads all weights. The processor looks up the address of every page that it reads: in pages
 of 4 KiB that takes up to half of the memory's speed, in those of 2 MiB nearly nothing. Linux gives such pages
 to a process that asks for them: for memory that it will write, or already has, whose addresses stay.
 """
@@ -10,12 +10,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from itertools import chain
 from logging import getLogger
-from math import prod
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,7 +25,6 @@ from torch import Tensor, nn
 LATER, NOW = 14, 25  # Linux's MADV_HUGEPAGE and MADV_COLLAPSE
 SIZE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 ALIGNED = 64  # bytes
-PIECE = 1 << 25  # bytes of memory that small tensors share
 LOG = getLogger(__name__)
 
 
@@ -48,48 +46,12 @@ class Room:
 
     def take(self, tensor: Tensor) -> Tensor:
         """Return a copy in this memory; without room for it, or of another kind, the tensor itself."""
-        place = self.place(tensor.nbytes) if _is_plain(tensor) else None
-        return tensor if place is None else place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-
-    def place(self, size: int) -> Tensor | None:
-        """Return so many bytes that nothing was written to; None without room for them."""
-        end = self.used + size
-        if end > len(self.bytes):
-            return None
-        place, self.used = self.bytes[self.used : end], -(-end // ALIGNED) * ALIGNED
-        return place
-
-
-class Rooms:
-    """Memory for tensors of zeros that come and go together, such as those of a cache.
-
-    Small ones share a piece of memory: a tensor alone would have no huge page. A piece is given back when all
-    its tensors are gone.
-    """
-
-    def __init__(self) -> None:
-        self.last: Room | None = None
-
-    @torch.inference_mode(False)  # a normal tensor can be written to in both modes
-    def zeros(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return a tensor of zeros of this shape, of the dtype and on the device of another."""
-        size = prod(shape) * like.itemsize
-        if like.device.type != "cpu" or not page_size() or not size:
-            return like.new_zeros(*shape)
-        try:
-            place = self._place(size)
-        except OSError:  # no memory: PyTorch may find some, or say so
-            return like.new_zeros(*shape)
-        return place.view(like.dtype).view(*shape)
-
-    def _place(self, size: int) -> Tensor:
-        if size > PIECE // 4:
-            return Room(size).bytes
-        place = self.last.place(size) if self.last else None
-        if place is not None:
-            return place
-        self.last = Room(PIECE)
-        return self._place(size)
+        if not _is_plain(tensor) or self.used + tensor.nbytes > len(self.bytes):
+            return tensor
+        end = self.used + tensor.nbytes
+        copy = self.bytes[self.used : end].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self.used = -(-end // ALIGNED) * ALIGNED
+        return copy
 
 
 def use_huge_pages(model: nn.Module) -> int:

@@ -19,7 +19,6 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ...errors import UserError
-from ..huge_pages import Rooms
 
 ROUND_SLOTS = 64
 FIRST_SLOTS = 256  # initial size, so that short texts are never copied; doubled when full
@@ -49,7 +48,6 @@ class Plan:
     is_torn: bool = False
     at: NDArray[np.int64] = field(default_factory=lambda: np.zeros((1, 0), np.int64))
     index: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict)
-    rooms: Rooms = field(default_factory=Rooms)  # in which the layers' tensors are
 
     def place(self, at: NDArray[np.int64]) -> None:
         """Set where an uneven pass writes: slot `at[i, j]` of row `first + i`, shape (rows, width)."""
@@ -165,8 +163,7 @@ class RowLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook fo
         """The contents in a larger tensor, filled with zeros: a NaN would spread even from masked slots."""
         rows, heads, slots, size = held.shape
         self.plan.is_torn = True
-        shape = max(self.plan.capacity, rows), heads, max(self.plan.slots, slots), size
-        grown = self.plan.rooms.zeros(shape, held)
+        grown = held.new_zeros(max(self.plan.capacity, rows), heads, max(self.plan.slots, slots), size)
         grown[:rows, :, :slots] = held
         self.plan.is_torn = False
         return grown
