@@ -49,7 +49,8 @@ def build_target(target: ModelSpec, tokenizer: Any = None) -> tuple[Target, Any,
     model = target.loaded
     if model is None:
         tokenizer = tokenizer or load_tokenizer(target.path, trust_remote_code=load.trust_remote_code)
-        model = load_model(target.path, device_map=load.device_map, **load.for_transformers())
+        lazy = bool(load.pack)
+        model = load_model(target.path, device_map=load.device_map, lazy=lazy, **load.for_transformers())
     elif tokenizer is None:
         raise UserError("a target given as a model needs its tokenizer: pass tokenizer=...")
     elif not hasattr(model, "config"):

@@ -66,12 +66,14 @@ def load_model(
     device_map: Any = None,
     trust_remote_code: bool = False,
     attn_implementation: str | None = None,
+    lazy: bool = False,
 ) -> PreTrainedModel:
     """Load a decoder-only causal language model from Safetensors, ready to run.
 
     `dtype` "auto" is float32 on the CPU and the checkpoint's own dtype elsewhere; `device` "auto" is the
     first available of cuda, mps and cpu. A quantised model, or one with a `device_map`, keeps the dtype and
-    devices that Transformers assigns.
+    devices that Transformers assigns. With `lazy`, a CPU's float32 weights of linear layers stay in a file
+    of 16 bits until `arrange` packs or reads them.
 
     Raises:
         UserError: the model cannot be found or is of an unsupported kind; the message names the remedy.
@@ -89,8 +91,9 @@ def load_model(
     options = {"device_map": device_map, "attn_implementation": attn_implementation}
     options = {key: value for key, value in options.items() if value is not None}
     options |= {"config": config, "dtype": precision, "trust_remote_code": trust_remote_code}
+    lazy = lazy and not fixed and place.type == "cpu" and str(precision).endswith("float32")
     with quiet(), explained(name):
-        model = _read_weights(path, **options)
+        model = _read_lazily(path, **options) if lazy else _read_weights(path, **options)
         loaded: PreTrainedModel = model.eval() if fixed else model.to(place).eval()
     size, kind = loaded.num_parameters(), type(loaded).__name__
     LOG.info(
@@ -112,6 +115,19 @@ def _read_weights(path: str, **options: Any) -> Any:
     if absent:
         # Transformers has initialised them with random numbers.
         raise ValueError(f"its weights do not fit its config.json, which asks for {absent[0]}")
+    return model
+
+
+def _read_lazily(path: str, **options: Any) -> Any:
+    from .weights.lazy import lazy_files, read_all
+    from .weights.packed import own_weights
+
+    with lazy_files():
+        model = _read_weights(path, **options)
+    own_class = type(model).__module__.startswith(
+        "transformers."
+    )  # others may do anything with their weights
+    read_all(model, keep=own_weights(model) if own_class else ())
     return model
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch import nn
 
 from ...errors import DraftwiseWarning, UserError
 from .. import verdicts
@@ -33,6 +34,7 @@ from ..runner.recurrent import carriers, kinds
 from ..runner.states import StateRunner
 from ..runner.traits import Traits
 from ..stages import announce
+from ..weights.lazy import LazyWeight
 from .checks import check, check_attention, check_steady, device_of, name
 from .readings import Readings
 from .small import miniature, selects
@@ -191,6 +193,8 @@ def fingerprint(model: Any) -> str:
 
 def _kind(weight: Any) -> str:
     """A weight's type and dtype, and how it is quantised if it is of a class of its own."""
+    if isinstance(weight, LazyWeight):
+        return _kind(nn.Parameter(weight.new_empty(0)))
     flattened = getattr(weight, "__tensor_flatten__", None)
     own = flattened()[1] if flattened is not None else ""
     return f"{type(weight).__module__}.{type(weight).__qualname__} {weight.dtype} {own}"

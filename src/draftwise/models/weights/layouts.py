@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ..native import kernels as panels
+from .lazy import read, stack
 
 MKLDNN: Any = torch.ops.mkldnn
 MKL: Any = torch.ops.mkl
@@ -100,7 +101,7 @@ class PackedLinear(nn.Module):
 
     def __init__(self, linear: nn.Linear, layout: str) -> None:
         super().__init__()
-        weight = linear.weight.detach()
+        weight = read(linear.weight.detach())
         self.in_features, self.out_features, self.layout = linear.in_features, linear.out_features, layout
         self.packed, self.bias = LAYOUTS[layout].pack(weight), linear.bias
         self.shape, self.weight = weight.new_zeros(()).expand(weight.shape), weight.new_empty(0)
@@ -137,7 +138,8 @@ class FusedLinear(nn.Module):
         self.sizes = [layer.out_features for layer in layers]
         self.in_features, self.out_features = layers[0].in_features, self.sizes[0]
         self.linear: nn.Module = joined(layers)
-        self.weight, self.bias = layers[0].weight.detach().new_empty(0), None
+        first = layers[0].weight
+        self.weight, self.bias = torch.empty(0, dtype=first.dtype, device=first.device), None
         self.held: tuple[Tensor, tuple[Tensor, ...]] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -167,7 +169,7 @@ class Sibling(nn.Module):
 
 def joined(layers: Sequence[nn.Linear]) -> nn.Linear:
     """One layer whose outputs are those of all, one after the other."""
-    weight = torch.cat([layer.weight.detach() for layer in layers])
+    weight = stack([layer.weight.detach() for layer in layers])
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     linear.weight = nn.Parameter(weight, requires_grad=False)
     biases = [layer.bias.detach() for layer in layers if layer.bias is not None]

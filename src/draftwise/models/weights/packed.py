@@ -22,9 +22,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from ...errors import UserError
-from ..huge_pages import ALIGNED, Room, use_huge_pages
+from ..huge_pages import ALIGNED, Room, release_freed, use_huge_pages
 from . import timing
 from .layouts import TURNED, PackedLinear, TurnedLinear, floats, fuse, fused_groups, turn
+from .lazy import read_all
 from .timing import ROWS, possible
 
 TOKENS = 4  # of the watched pass
@@ -179,11 +180,13 @@ def arrange(
     if checked(pack):
         auto, layers = pack == "auto", _linears(model)
         usage = watch_usage(model, layers) if layers else Usage([], set())
+        del layers  # and with them, one by one below, the weights that are packed
         fuse_layers(model, usage.siblings, timing.faster_fused if auto else timing.always)
         fastest = partial(timing.fastest, widths=widths) if auto else timing.first
         pack_layers(model, timing.alone if exact else fastest, keep=usage.kept)
         model.train(model.training)  # new modules begin in training mode
         LOG.info("%s: weights of %s (pack=%s)", type(model).__name__, _said(model), pack)
+    read_all(model)
     use_huge_pages(model)
 
 
@@ -251,6 +254,7 @@ def pack_layers(model: nn.Module, choose: Choice, keep: Collection[str] = ()) ->
                 room = room or Room((len(places) + 1) * (linear.packed.nbytes + ALIGNED))
                 linear.packed = room.take(linear.packed)
                 setattr(place.parent, place.name, linear)
+                release_freed()
     return done
 
 
@@ -288,6 +292,12 @@ def _linears(model: nn.Module) -> dict[str, nn.Linear]:
         return {}
     plain = {name: module for name, module in model.named_modules() if type(module) is nn.Linear}
     return {name: layer for name, layer in plain.items() if floats(layer.weight)}
+
+
+def own_weights(model: nn.Module) -> set[int]:
+    """The identities of weights that may be packed and that no other module has."""
+    uses = _uses(model)
+    return {key for layer in _linears(model).values() if uses[key := id(layer.weight)] == 1}
 
 
 def _uses(model: nn.Module) -> Counter[int]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from .. import verdicts
 from ..verdicts import finish, machine, save_answer, trials
 from .layouts import KERNELS, LAYOUTS, PANELS, TURNED, PackedLinear, floats, joined, turn
+from .lazy import read
 
 WIDTHS: tuple[int, ...] = (1, 5, 9, 17)  # tokens per pass: plain decoding, and drafts of 4, 8 and 16 tokens
 DRAFTING: tuple[int, ...] = (1, 2, 4)  # tokens per pass of a head: a step of a draft, an accepted round
@@ -152,6 +153,7 @@ def possible(weight: Tensor, *, shared: bool = False, copied: bool = False) -> t
     size = weight.numel()
     large = size >= SMALLEST
     fitting = [name for name in LAYOUTS if large or (name in KERNELS and OURS * size >= SMALLEST)]
+    weight = read(weight)
     stored = [name for name in fitting if LAYOUTS[name].supports(weight)] * (copied or not shared)
     return (*[TURNED] * (large and shared and floats(weight)), *stored)
 
@@ -257,6 +259,7 @@ def _measured(plain: Pass, other: Pass, widths: Sequence[int]) -> Timing | None:
 
 
 def _quickest(layers: Sequence[nn.Linear], widths: Sequence[int] = WIDTHS) -> list[nn.Module]:
+    layers = [_read(layer) for layer in layers]
     weight = layers[0].weight
     names = possible(weight)
     layout = fastest(layers, names, widths) if names else ROWS
@@ -322,6 +325,7 @@ def _timed(
 
 def _part(layer: nn.Linear) -> nn.Linear:
     """As many of a layer's first outputs as are timed."""
+    layer = _read(layer)
     weight, bias = layer.weight, layer.bias
     rows = len(weight) * MOST // weight.nbytes
     if rows >= len(weight):
@@ -330,6 +334,16 @@ def _part(layer: nn.Linear) -> nn.Linear:
     part.weight = nn.Parameter(weight[:rows], requires_grad=False)
     part.bias = None if bias is None else nn.Parameter(bias[:rows], requires_grad=False)
     return part
+
+
+def _read(layer: nn.Linear) -> nn.Linear:
+    """The layer itself, or one with the values of its lazy weight."""
+    weight = read(layer.weight)
+    if weight is layer.weight:
+        return layer
+    plain = nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+    plain.weight, plain.bias = nn.Parameter(weight, requires_grad=False), layer.bias
+    return plain
 
 
 def _stored(layer: nn.Linear, layout: str) -> nn.Module:
