@@ -69,13 +69,25 @@ def test_each_row_has_a_mask_of_its_own(lowest: float) -> None:
 
 
 @dtypes
+@pytest.mark.parametrize("width, total", [(1, 255), (1, 257), (2, 512), (9, 700), (40, 700), (150, 530)])
+def test_many_keys_and_many_tokens(width: int, total: int, dtype: torch.dtype) -> None:
+    """Segments of keys are merged, by all threads together, or by one for a part of the tokens."""
+    query, key, value = (t.to(dtype) for t in states(2, 4, 2, width, total, 64))
+    mask = causal(2, width, total)
+    mask[1, :, :, : total - width - 200] = HIDDEN  # whole segments
+    given = query, key, value, mask.to(dtype)
+    assert torch.allclose(own(*given).double(), pytorch(*given), rtol=NEAR[dtype], atol=NEAR[dtype])
+
+
+@dtypes
+@pytest.mark.parametrize("width, total", [(20, 90), (20, 265), (45, 540)])
 def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_threads(
-    dtype: torch.dtype,
+    width: int, total: int, dtype: torch.dtype
 ) -> None:
     """Bit for bit, with more keys that it does not see: a draft is verified by the sums of plain decoding."""
-    query, key, value = (t.to(dtype) for t in states(1, 6, 3, 20, 90, 64))
-    mask, threads = causal(1, 20, 90).to(dtype), torch.get_num_threads()
-    steps = [(slice(k, k + 1), slice(0, 71 + k)) for k in range(20)]
+    query, key, value = (t.to(dtype) for t in states(1, 6, 3, width, total, 64))
+    mask, threads = causal(1, width, total).to(dtype), torch.get_num_threads()
+    steps = [(slice(k, k + 1), slice(0, total - width + 1 + k)) for k in range(width)]
     alone = torch.cat(
         [
             own(query[:, :, at], key[:, :, seen], value[:, :, seen], mask[:, :, at, seen])
@@ -86,9 +98,9 @@ def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_thre
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            for width in range(1, 21):
-                found = own(query[:, :, :width], key, value, mask[:, :, :width])
-                assert torch.equal(found, alone[:, :width])
+            for some in range(1, width + 1):
+                found = own(query[:, :, :some], key, value, mask[:, :, :some])
+                assert torch.equal(found, alone[:, :some])
     finally:
         torch.set_num_threads(threads)
 
@@ -103,15 +115,18 @@ def test_scores_that_differ_widely_and_tokens_that_see_nothing() -> None:
     assert (found[:, 1] == 0).all() and not found.isnan().any()
 
 
-def test_numbers_that_are_none_stay_in_their_row() -> None:
-    query, key, value = states(3, 2, 2, 4, 30, 32)
-    mask = causal(3, 4, 30)
+@pytest.mark.parametrize("width, total", [(4, 30), (4, 600), (80, 600)])
+def test_numbers_that_are_none_stay_in_their_row(width: int, total: int) -> None:
+    query, key, value = states(3, 2, 2, width, total, 32)
+    mask = causal(3, width, total)
     wanted = own(query, key, value, mask)
     query[1, 0, 2, 5] = float("nan")
     found = own(query, key, value, mask)
     assert found[1, 2, 0].isnan().all()
     found[1, 2, 0] = wanted[1, 2, 0]
     assert torch.equal(found, wanted)
+    query[1, 0, 2, 5], mask[..., : total // 2] = 0.0, HIDDEN
+    assert own(query, key, value, mask).isfinite().all(), "memory of the pass before"
 
 
 def test_no_tokens_and_no_rows_are_nothing() -> None:
@@ -122,13 +137,17 @@ def test_no_tokens_and_no_rows_are_nothing() -> None:
 
 @dtypes
 @pytest.mark.parametrize("lowest", [HIDDEN, torch.finfo(torch.float32).min])
-def test_the_last_keys_are_not_read_where_no_token_sees_them(dtype: torch.dtype, lowest: float) -> None:
+@pytest.mark.parametrize("seen, total", [(41, 70), (300, 800)])
+def test_the_last_keys_are_not_read_where_no_token_sees_them(
+    seen: int, total: int, dtype: torch.dtype, lowest: float
+) -> None:
     """They hold what a longer text has left there, and the result is the same bit for bit."""
-    query, key, value = (t.to(dtype) for t in states(1, 4, 2, 3, 70, 32))
-    mask = causal(1, 3, 70)
-    mask[..., 41:] = lowest
+    query, key, value = (t.to(dtype) for t in states(1, 4, 2, 3, total, 32))
+    mask = causal(1, 3, total)
+    mask[..., seen:] = lowest
     mask = mask.clamp(min=torch.finfo(dtype).min).to(dtype)
-    wanted = own(query, key[:, :, :41], value[:, :, :41], mask[..., :41].contiguous())
+    wanted = own(query, key[:, :, :seen], value[:, :, :seen], mask[..., :seen].contiguous())
     assert torch.equal(own(query, key, value, mask), wanted)
-    key[:, :, 41:], value[:, :, 41:] = float("nan"), float("inf")
+    key[:, :, seen:], value[:, :, seen:] = float("nan"), float("inf")
     assert torch.equal(own(query, key, value, mask), wanted)
+    assert torch.equal(own(query[:, :, :1], key, value, mask[:, :, :1]), wanted[:, :1])  # memory used before

@@ -234,6 +234,12 @@ constexpr void (*MIX[MOST])(const Attention &, const Element *, std::int64_t, co
     mix_all<Element, 1>, mix_all<Element, 2>, mix_all<Element, 3>,
     mix_all<Element, 4>, mix_all<Element, 5>, mix_all<Element, 6>};
 
+// What no key has shown of a token.
+inline void clear(float *result, std::int64_t size) {
+    std::fill(result, result + size + 2, 0.0f);
+    result[size] = -INFINITY;
+}
+
 // What a segment of keys adds to each of a strip's tokens: a sum of values, the highest score, the sum of weights.
 template <class Element>
 void attend(const Strip<Element> &strip, std::int64_t first, float *results) {
@@ -252,10 +258,10 @@ void attend(const Strip<Element> &strip, std::int64_t first, float *results) {
     for (std::int64_t tile = 0; tile < strip.tiles(); tile++) {
         const std::int64_t from = strip.begin(tile) - strip.from, to = strip.begin(tile + 1) - strip.from;
         for (std::int64_t t = from; t < to; t++) {
-            float *result = results + t * (a.value_size + 2) + a.value_size;
-            *result = -INFINITY;
+            float *result = results + t * (a.value_size + 2), *top = result + a.value_size;
+            clear(result, a.value_size);
             if (counts[tile] > 0)
-                weigh(strip.head.mask(strip.from + t) + first, scores + t * SEGMENT, counts[tile], result, result + 1);
+                weigh(strip.head.mask(strip.from + t) + first, scores + t * SEGMENT, counts[tile], top, top + 1);
         }
         if (counts[tile] > 0)
             MIX<Element>[to - from - 1](a, strip.head.values() + first * a.value_step[2], counts[tile], scores + from * SEGMENT,
@@ -267,8 +273,8 @@ inline float power(float x) { return exponential(Vector{} + x)[0]; }
 
 // Adds what a segment has shown to what those before it have.
 inline void merge(float *result, const float *more, std::int64_t size) {
+    if (more[size + 1] == 0) return;  // everything is hidden
     const float top = std::max(result[size], more[size]);
-    if (more[size] == -INFINITY) return;
     const float old = power(result[size] - top), young = power(more[size] - top);
     for (std::int64_t d = 0; d < size; d += LANES) store(result + d, load(result + d) * old + load(more + d) * young);
     result[size] = top;
@@ -280,11 +286,6 @@ void finish(const Head<Element> &head, std::int64_t t, const float *result) {
     const std::int64_t size = head.a.value_size;
     const float share = result[size + 1] == 0 ? 0 : 1 / result[size + 1];
     for (std::int64_t d = 0; d < size; d += LANES) store(head.out(t) + d, load(result + d) * share);
-}
-
-inline void clear(float *result, std::int64_t size) {
-    std::fill(result, result + size + 2, 0.0f);
-    result[size] = -INFINITY;
 }
 
 // A thread's share of the units 0, 1, ... `count`.

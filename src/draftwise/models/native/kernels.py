@@ -268,10 +268,10 @@ def attention(
 def check_attention(attend: Attend, dtype: torch.dtype) -> str:
     """What is wrong with a kernel, compared with PyTorch, in a few words.
 
-    Tried are heads that share keys, several rows, every tile, and tokens alone or among others.
+    Tried are heads that share keys, several rows and segments, every tile, and tokens alone or among others.
     """
     rng = torch.Generator().manual_seed(0)
-    for size, value_size, shared, total in ((16, 48, 1, 15), (64, 64, 2, 40), (128, 128, 1, 21)):
+    for size, value_size, shared, total in ((16, 48, 1, 15), (64, 64, 2, 600), (128, 128, 1, 21)):
         query, key, value = (
             (2.0 * torch.rand(2, heads, slots, n, generator=rng) - 1.0).to(dtype)
             for heads, slots, n in ((2, 15, size), (shared, total, size), (shared, total, value_size))
