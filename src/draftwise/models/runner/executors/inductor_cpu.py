@@ -90,11 +90,10 @@ class InductorCpu(Executor):
         last = runner.positions[width - keep : width]
         inputs = [self._ids[:, :width], at, *masks, at, last, *self._buffers(runner)]
         outputs = self.run_graph(inputs if given.states is None else [*inputs, given.states])
-        seconds = perf_counter() - begin
-        runner.seconds += seconds
+        runner.seconds += perf_counter() - begin
         runner.cached_lengths[row] = total
         states = dict(zip(self.plan.outputs, outputs[1:], strict=True)) if self.plan.outputs else {}
-        return PassOutput(outputs[0], states, PassInfo(self.kind, width, width, 0, seconds))
+        return PassOutput(outputs[0], states, PassInfo(self.kind))
 
     def run(self, runner: ModelRunner, prepared: PreparedPass) -> tuple[Tensor, States]:
         count, width = prepared.ids.shape
