@@ -238,6 +238,19 @@ def test_a_graph_that_is_slower_is_refused(path: Path, free: pytest.MonkeyPatch)
     assert target.runner.executor is target.runner.eager
 
 
+def test_what_was_just_compiled_is_timed_though_the_start_has_no_time_left(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inductor_cpu, "find", lambda plan: None)
+    monkeypatch.setattr(inductor_cpu, "make", lambda plan: path)
+    monkeypatch.setattr(verdicts, "load", lambda *given: None)
+    with verdicts.start("auto"):
+        verdicts.trials().left = 0.0
+        target = HFTarget(small())
+        compile_runner(target, "on")
+    assert describe_passes({"target": target}) == {"target": "compiled: 0.50 times the time of eager passes"}
+
+
 def test_slow_passes_are_timed_for_long_enough_to_be_sure() -> None:
     """As with a model of 0.6B, where a round of all widths takes longer than the whole trial of a layout."""
     eager = {1: 0.073, 5: 0.083, 9: 0.101, 17: 0.113}

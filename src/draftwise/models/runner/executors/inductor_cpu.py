@@ -27,7 +27,7 @@ from ...compiled.blueprint import Blueprint, Unfit, blueprint, named_tensors
 from ...compiled.store import find, make
 from ...compiled.trial import Trial, try_out
 from ...stages import announce
-from ...verdicts import finish
+from ...verdicts import SECONDS, finish, trials
 from ...weights.layouts import PackedLinear
 from ..masks import BANDED
 from ..passes import Executor, PassInput, PassOutput, PreparedPass, States
@@ -192,6 +192,7 @@ class Compiler:
             if path is None and self.mode == "on":
                 announce(f"compiling the passes of {self.name}: this can take minutes")
                 path = make(self.plan)
+                trials().left = SECONDS  # timing is little beside minutes of compiling
             if path is not None:
                 graph = load(path, self.plan, self.runner)
                 self._adopt(graph, finish(guarded(try_out(self.runner, graph))))
