@@ -153,8 +153,8 @@ def warn_of_others(samples: Sequence[Mapping[str, Any]], verb: str) -> None:
     used = used_by_others(samples)
     if used is not None and used[0] > MEAN * cores():
         print(
-            f"Others {verb} {used[0]:.1f} of {cores()} cores: speeds on a busy machine say little, run it "
-            "again when it is quiet.",
+            f"Others {verb} {used[0]:.1f} of {pluralize(cores(), 'core')}: speeds on a busy machine say "
+            "little, run it again when it is quiet.",
             file=sys.stderr,
         )
 
