@@ -1,4 +1,4 @@
-"""The errors that a caller meets, and how they are said in one line."""
+"""The errors that a caller meets, and how they and their numbers are said in one line."""
 
 from __future__ import annotations
 
@@ -40,3 +40,8 @@ def one_line(error: Exception) -> str:
     except Exception:  # another's class, whose faults must not become ours
         said = "it cannot be shown"
     return f"{type(error).__name__}: {said}".splitlines()[0][:200]
+
+
+def pluralize(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 token`, `2 tokens`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

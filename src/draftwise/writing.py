@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,13 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # what failed before it is the reason to tell
             part.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_all(*paths: Path) -> Iterator[list[Path]]:
+    """Give a place to write to for each of `paths`; all become these if all went well, the first last."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(replacing(path)) for path in paths]
 
 
 def write_text(path: Path, text: str) -> None:

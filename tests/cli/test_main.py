@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +70,10 @@ def test_version(run: Run) -> None:
         (["serve", "--print-vllm", "--exact"], "vLLM has VLLM_BATCH_INVARIANT=1 for this"),
         (["serve", "--print-grafana", "--window", "-5"], "window=-5"),
         (["bench", "--peers", ",", "--out", "x"], "--peers ',' has an empty name"),
+        (
+            ["datastore", "build", "x.txt", "--tokenizer", "x", "--out", "/dev/null/x"],
+            "/dev/null is no folder",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_status_2_before_a_model_is_loaded(
@@ -82,6 +87,13 @@ def test_bad_input_is_one_line_and_status_2_before_a_model_is_loaded(
 def test_what_only_a_model_can_refuse_is_one_line_too(models: Models, refused: Refused) -> None:
     assert "'nowhere'" in refused("generate", "a", "--target", "nowhere")
     assert "500" in refused("generate", "a" * 500)
+
+
+def test_compile_says_that_there_is_nothing_to_compile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a GGUF file and lookups."""
+    monkeypatch.setattr("draftwise.Decoder.from_pretrained", lambda *_, **__: SimpleNamespace(compiled={}))
+    assert run("compile")[:2] == (0, "nothing to compile: PyTorch runs none of these models\n")
+    assert run("compile", "--json")[:2] == (0, "{}\n")
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,22 @@ def test_a_replay_that_fails_leaves_no_part(run: Run, traced: Path, tmp_path: Pa
     assert list(out.iterdir()) == []
 
 
+def test_a_replay_that_finds_the_disk_full_at_its_end_leaves_the_files_of_another(
+    run: Run, traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds of one run beside the results of another would make a wrong report."""
+
+    def full(path: Path, value: object) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    ask = ("replay", str(traced), "--out", str(out := tmp_path / "out"), "--policies")
+    assert run(*ask, "static-3")[0] == 0
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    monkeypatch.setattr("draftwise.measure.trace.results.write_json", full)
+    one_line(run(*ask, "static-2"), f"cannot use {out / 'results.json'}: No space left on device")
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
 def test_a_simulation_is_written_whole_and_its_folder_tried_first(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ask = ("simulate", "--policies", "ucb1", "--tokens", "50", "--seeds", "1", "--out")

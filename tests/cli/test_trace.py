@@ -101,6 +101,7 @@ def test_interrupted_it_says_how_to_go_on(
         (["oracle", "{here}"], "cannot read the trace"),
         (["trace", "--length", "99999999999"], "--length 99999999999: give 1 to 4096"),
         (["trace", "--length", "0"], "--length 0: give 1 to 4096"),
+        (["trace", "--limit", "-1"], "--limit -1: give 1 or more, or 0 for all"),
         (["trace", "--temperature", "nan"], "temperature=nan"),
         (["trace", "--max-new-tokens", "0"], "max_new_tokens=0"),
         (["trace", "--out", "{here}"], "holds a benchmark: choose another --out"),

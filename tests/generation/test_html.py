@@ -84,6 +84,8 @@ def test_public_objects_have_a_short_repr() -> None:
     output = decoder.generate("la la la la", chat=False, max_new_tokens=40, eos=())
     chat = decoder.chat()
     assert re.fullmatch(r"Output\(40 tokens, 'length', ['\"].{1,80}\.\.\.['\"]\)", repr(output))
+    one = decoder.generate("a", max_new_tokens=1)
+    assert repr(one).startswith("Output(1 token, ") and one.summary().startswith("1 token in ")
     assert repr(decoder.loop) == "Loop(HFTarget, drafters: ngram, suffix, AutoPolicy, 0 open)"
     assert repr(decoder) == f"Decoder({decoder.loop!r})"
     assert repr(chat) == f"Chat(0 messages, {decoder!r})"

@@ -98,6 +98,8 @@ def test_a_typed_prompt_is_answered_twice_and_coloured_by_who_guessed(
     expect(page.tab.locator("#strips li")).to_have_count(2)
     expect(page.tab.locator("#speed")).not_to_have_text("\u2013")
     expect(page.tab.locator("#ratio-note")).to_contain_text("learnt price of a pass without a draft")
+    page.write("abc", 1)
+    expect(page.tab.locator("#verdict")).to_contain_text("Both texts are the same: 1 token.")
     page.tab.reload()
     page.open()
     assert page.text("#on") == "" and page.tab.locator("#numbers dd").count() == 8

@@ -287,8 +287,13 @@ def test_what_does_not_belong_together_is_refused(tmp_path: Path, capsys: pytest
             merge(files, out)
     with pytest.raises(UserError, match=r"cannot read .*missing\.json: No such file"):
         merge([tmp_path / "missing.json", one], out)
-    with pytest.raises(UserError, match=r"no state file .*missing\.json"):
+    with pytest.raises(UserError, match=r"cannot read .*missing\.json: No such file"):
         merge([one, tmp_path / "missing.json"], out)
+    with pytest.raises(
+        UserError, match=r"junk\.json: it is damaged, or no state file; name files that draftwise"
+    ):
+        merge([one, junk], out)
+    assert {path.name for path in tmp_path.glob("*.lock")} == {f"{path.name}.lock" for path in (one, other)}
     assert not out.exists()
     same = tmp_path / "sub" / ".." / one.name
     (tmp_path / "sub").mkdir()

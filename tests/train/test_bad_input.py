@@ -85,7 +85,7 @@ def test_a_yaml_file_that_does_not_fit(tmp_path: Path, text: str, said: str) -> 
         (None, "cannot read the prompts"),
         ("{", "line 1: not JSON"),
         ('{"prompt": " "}', "line 1: no text in"),
-        ('{"prompt": "abc"}', "1 prompts"),
+        ('{"prompt": "abc"}', "1 prompt in "),
     ],
 )
 def test_data_that_cannot_be_learnt_from(

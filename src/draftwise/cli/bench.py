@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from draftwise.errors import UserError
+from draftwise.errors import UserError, pluralize
 
 from . import show
 from .options import Policies, WorkloadOptions, complete, drafters_of, policy_names
@@ -117,7 +117,8 @@ def trust(results: dict[str, Any]) -> None:
     for absent in results["absent"]:
         print(f"absent: {absent['method']}: {absent['reason']}")
     if results["left_out"]:
-        print(f"left out: {len(results['left_out'])} prompts, such as {results['left_out'][0]}")
+        left_out = pluralize(len(results["left_out"]), "prompt")
+        print(f"left out: {left_out}, such as {results['left_out'][0]}")
     show.trust(results)
 
 

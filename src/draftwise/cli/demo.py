@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from draftwise.errors import UserError
+from draftwise.errors import UserError, pluralize
 from draftwise.measure.machine import MEAN, Meter, cores, used_by_others
 from draftwise.models import smollm2
 
@@ -153,8 +153,8 @@ def warn_of_others(samples: Sequence[Mapping[str, Any]], verb: str) -> None:
     used = used_by_others(samples)
     if used is not None and used[0] > MEAN * cores():
         print(
-            f"Others {verb} {used[0]:.1f} of {cores()} cores: speeds on a busy machine say little, run it "
-            "again when it is quiet.",
+            f"Others {verb} {used[0]:.1f} of {pluralize(cores(), 'core')}: speeds on a busy machine say "
+            "little, run it again when it is quiet.",
             file=sys.stderr,
         )
 
@@ -258,7 +258,7 @@ def _print_summary(pairs: Sequence[Pair], left_out: Sequence[str], meter: Meter)
     same = sum(pair.identical for pair in pairs)
     print(
         f"Total time: plain {plain:.2f} s, adaptive {adaptive:.2f} s; speedup {plain / adaptive:.2f}."
-        f" Same text in {same} of {len(pairs)} prompts.\n"
+        f" Same text in {same} of {pluralize(len(pairs), 'prompt')}.\n"
         "Plain decoding is Draftwise's own. Beside other engines: draftwise bench --peers transformers:plain"
     )
     warn_of_others([meter.sample()], "used")

@@ -56,8 +56,10 @@ def build(
     """
     from draftwise.drafters.lookup.datastore import build as build_datastore
     from draftwise.drafters.lookup.datastore import tokenizer_fingerprint
+    from draftwise.measure.writing import check_reachable
     from draftwise.models.load import load_tokenizer
 
+    check_reachable(out)
     start = perf_counter()
     with progress("loading the tokenizer") as tell:
         spoken = load_tokenizer(tokenizer, trust_remote_code=trust_remote_code)
@@ -74,7 +76,8 @@ def build(
     counts = {"path": str(out), "documents": header.documents, "tokens": header.tokens}
     vocabulary = {"vocab_size": header.vocab_size, "fingerprint": header.fingerprint}
     summary = (
-        f"{header.tokens:,} tokens of {header.documents:,} documents, {size / 1e6:,.1f} MB, "
+        f"{header.tokens:,} tokens of {header.documents:,} document{'s' * (header.documents > 1)}, "
+        f"{size / 1e6:,.1f} MB, "
         f"in {seconds:.1f} s; draft from it with retrieval:{out}"
     )
     return Result({**counts, **vocabulary, "bytes": size, "seconds": seconds}, partial(print, summary))
@@ -96,9 +99,11 @@ def compile_(models: LoadingOptions) -> Result:
         options = asdict(models) | {"drafters": drafters_of(models.target, models.drafters), "compile": "on"}
         decoder = Decoder.from_pretrained(options.pop("target"), **options)
     rows = [[name, state] for name, state in decoder.compiled.items()]
-    return Result(decoder.compiled, partial(table, None, rows, prose=True))
+    text = partial(table, None, rows, prose=True) if rows else partial(print, NOTHING_TO_COMPILE)
+    return Result(decoder.compiled, text)
 
 
+NOTHING_TO_COMPILE = "nothing to compile: PyTorch runs none of these models"
 FORMATS = ("gguf", "safetensors")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from draftwise.core.roles import window_of
+from draftwise.errors import pluralize
 from draftwise.specs import parse_policy
 
 from . import show
@@ -107,8 +108,8 @@ def _recorded(facts: dict[str, Any]) -> None:
     for prompt in facts["left_out"]:
         print(f"left out: {prompt}")
     print(
-        f"{facts['prompts']} prompts ({facts['resumed']} recorded before), drafts of up to {facts['length']} "
-        f"tokens, in {facts['path']}"
+        f"{pluralize(facts['prompts'], 'prompt')} ({facts['resumed']} recorded before), drafts of up to "
+        f"{pluralize(facts['length'], 'token')}, in {facts['path']}"
     )
     show.trust(facts, WHEN)
 

@@ -11,7 +11,7 @@ from operator import methodcaller
 from time import perf_counter
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from ..errors import one_line
+from ..errors import one_line, pluralize
 from .arms import NEVER, Arm
 from .constraint import constraint_of
 from .contract import drafted, finite, of_integers, wrong_draft, wrong_grades, wrong_tokens
@@ -119,7 +119,9 @@ class DrafterPool:
         patience, start = self._patience(name, [job.request for job in jobs]), self._clock()
         try:
             answers = drafted(self.drafters[name], jobs, partial(self._wrong, name))
-            breach = "" if len(answers) == len(jobs) else f"{len(answers)} drafts for {len(jobs)} requests"
+            breach = ""
+            if len(answers) != len(jobs):
+                breach = f"{pluralize(len(answers), 'draft')} for {pluralize(len(jobs), 'request')}"
         except Exception as error:
             answers, breach = [], one_line(error)
         seconds = self._clock() - start

@@ -14,7 +14,7 @@ from ..core.loop import Loop
 from ..core.request import Request
 from ..core.roles import Drafter, Target
 from ..core.sampling import Sampling, whole_number
-from ..errors import GenerationError, UserError
+from ..errors import GenerationError, UserError, pluralize
 from ..models.threads import THREADS, release
 from ..policies.catalogue import Method, default, method
 from ..specs import (
@@ -367,7 +367,7 @@ class Chat:
         self._open: Writer | None = None  # of the answer that is being read
 
     def __repr__(self) -> str:
-        return f"Chat({len(self.messages)} messages, {self.decoder!r})"
+        return f"Chat({pluralize(len(self.messages), 'message')}, {self.decoder!r})"
 
     def send(self, text: str, *, stop: Stops = (), **sampling: Any) -> Generator[Piece, None, None]:
         """Send a message and receive the answer piece by piece."""

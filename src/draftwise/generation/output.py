@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from ..core.round import Round, Stats
+from ..errors import pluralize
 from .text import TARGET, Detokenizer, Piece
 
 LOG = getLogger(__name__)
@@ -38,7 +39,7 @@ class Output:
 
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= SHORT else self.text[:SHORT] + "..."
-        return f"Output({len(self.token_ids)} tokens, {self.finish_reason!r}, {text!r})"
+        return f"Output({pluralize(len(self.token_ids), 'token')}, {self.finish_reason!r}, {text!r})"
 
     def _repr_html_(self) -> str:
         """The text for notebooks: coloured by drafter, with the summary below."""
@@ -48,8 +49,9 @@ class Output:
         """Return one line: speed, accepted tokens per round, and tokens by drafter."""
         stats = self.stats
         line = (
-            f"{stats.tokens} tokens in {stats.seconds:.2f} s, {stats.tokens_per_s:.1f} tokens/s, "
-            f"{stats.mean_accepted:.2f} accepted a round; {drafted_by(stats.by_drafter, stats.tokens)}"
+            f"{pluralize(stats.tokens, 'token')} in {stats.seconds:.2f} s, "
+            f"{stats.tokens_per_s:.1f} tokens/s, {stats.mean_accepted:.2f} accepted a round; "
+            f"{drafted_by(stats.by_drafter, stats.tokens)}"
         )
         if self.logprobs:
             line += f"; log-probability {sum(self.logprobs):.2f}"
@@ -116,7 +118,8 @@ class Writer:
         if LOG.isEnabledFor(INFO):
             arms = Counter(round.arm.name for round in self.rounds)
             arm_counts = ", ".join(f"{name} x{n}" for name, n in arms.most_common())
-            LOG.info("request: %d tokens in %d rounds; arms: %s", stats.tokens, len(self.rounds), arm_counts)
+            tokens, rounds = pluralize(stats.tokens, "token"), pluralize(len(self.rounds), "round")
+            LOG.info("request: %s in %s; arms: %s", tokens, rounds, arm_counts)
         self.finished = Output(
             text="".join(p.text for p in self.pieces),
             token_ids=[t for r in self.rounds for t in r.tokens],

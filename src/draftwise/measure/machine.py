@@ -15,6 +15,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
 
+from ..errors import pluralize
 from ..models.threads import Meter, cores, load_average
 
 __all__ = ["Meter", "Stops", "cores", "describe", "judge", "llamacpp_features", "load_average"]
@@ -110,20 +111,20 @@ def judge(
 
     `starts` are the load averages that the run, and each time it continued, began with.
     """
-    reasons = []
+    reasons, whole = [], pluralize(machine_cores, "core")
     if not starts or None in starts:
         reasons.append("this system tells no load average")
     worst = max((load for load in starts if load is not None), default=0.0)
     if worst > START * machine_cores:
-        reasons.append(f"load {worst:.2f} on {machine_cores} cores at the start")
+        reasons.append(f"load {worst:.2f} on {whole} at the start")
     used = used_by_others(samples)
     if used is None:
         return [*reasons, "the load during the run was not measured"]
     mean, peak = used
     if mean > MEAN * machine_cores:
-        reasons.append(f"others used {mean:.2f} of {machine_cores} cores on average")
+        reasons.append(f"others used {mean:.2f} of {whole} on average")
     elif peak > PEAK * machine_cores:
-        reasons.append(f"others used up to {peak:.2f} of {machine_cores} cores")
+        reasons.append(f"others used up to {peak:.2f} of {whole}")
     return reasons
 
 

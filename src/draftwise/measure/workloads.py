@@ -75,7 +75,7 @@ def choose(
         raise UserError(f"--split {split}: choose from {', '.join(SPLITS)}")
     for name, bound in (("--limit", limit), ("--per-category", per_category)):
         if bound < 0:
-            raise UserError(f"{name} {bound}: give a whole number, or 0 for no limit")
+            raise UserError(f"{name} {bound}: give 1 or more, or 0 for all")
     counts: Counter[str] = Counter()
     selection = []
     for prompt in prompts:

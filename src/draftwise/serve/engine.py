@@ -12,6 +12,7 @@ from typing import Protocol
 
 from ..core.request_round import ERROR
 from ..core.round import Round
+from ..errors import pluralize
 from ..generation.decoder import Decoder
 from ..state.file import Saver
 from .errors import APIError, generation_failed, server_stopping, timed_out
@@ -91,9 +92,10 @@ class Engine:
             own = sum(sequence.owner[0] == client.address for sequence in everyone)
             if len(specs) > min(room, self.limits.one_client - own):
                 ahead = len(self.waiting) / self.limits.batch + 0.5
-                wait = str(max(1, min(60, round(self.answer_seconds * ahead))))
-                message = f"{len(self.waiting)} texts are waiting already: try again in {wait} seconds"
-                raise APIError(message, 429, code="queue_full", headers={"retry-after": wait})
+                wait = max(1, min(60, round(self.answer_seconds * ahead)))
+                waiting, seconds = pluralize(len(self.waiting), "text"), pluralize(wait, "second")
+                message = f"{waiting} waiting already: try again in {seconds}"
+                raise APIError(message, 429, code="queue_full", headers={"retry-after": str(wait)})
             deadline, owner = monotonic() + self.limits.timeout, (*client, next(self.requests))
             sequences = [Generation(spec, k, emit, deadline, owner) for k, spec in enumerate(specs)]
             self.waiting += sequences

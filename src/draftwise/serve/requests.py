@@ -14,7 +14,7 @@ from ..core.arms import Arm
 from ..core.request import ENDLESS
 from ..core.roles import window_of
 from ..core.sampling import Sampling
-from ..errors import UserError
+from ..errors import UserError, pluralize
 from ..generation.decoder import Decoder
 from ..generation.prompts import encode, render_messages
 from ..generation.text import StopStrings, TokenTexts, stop_strings
@@ -213,7 +213,8 @@ class RequestParser:
         """Return the processors of a sequence of up to `room` tokens after a prompt of so many."""
         least, processors = body.min_tokens or 0, list[Any]()
         if least > room:
-            raise APIError(f"min_tokens={least}: the text has {room} tokens at most", param="min_tokens")
+            message = f"min_tokens={least}: the text has {pluralize(room, 'token')} at most"
+            raise APIError(message, param="min_tokens")
         if least and body.stop:
             message = "min_tokens and stop exclude each other here: give stop_token_ids"
             raise APIError(message, param="min_tokens")
@@ -242,8 +243,8 @@ class RequestParser:
         least = 1 if max_tokens is None else max_tokens
         if length + least > self.window:
             message = (
-                f"the prompt has {length} tokens and the answer up to {least}, but the window has "
-                f"{self.window}: shorten the prompt, or ask for fewer tokens"
+                f"the prompt has {pluralize(length, 'token')} and the answer up to {least}, but the "
+                f"window has {self.window}: shorten the prompt, or ask for fewer tokens"
             )
             param = "messages" if max_tokens is None else None
             raise APIError(message, code="context_length_exceeded", param=param)

@@ -386,7 +386,7 @@ def merge(files: Sequence[str | Path], out: str | Path, *, new_policy: NewPolicy
     if twice := [file for file, place in zip(files, places, strict=True) if places.count(place) > 1]:
         raise UserError(f"{twice[0]} is named twice, and would count twice: name each file once")
     first = Path(files[0])
-    header = _header(first)
+    header, *_ = [_header(Path(file)) for file in files]
     origin = {"name": header["policy"], "target": header["target"], "drafters": header["drafters"]}
 
     def state_file(path: str | Path) -> StateFile:

@@ -21,7 +21,7 @@ from ..core.request_round import unfailed
 from ..core.roles import window_of
 from ..core.sampling import Sampling
 from ..data import Prompt, load_prompts
-from ..errors import UserError
+from ..errors import UserError, pluralize
 from ..generation.decoder import Decoder
 from ..inputs import expanded
 from ..models.fingerprints import model_fingerprint
@@ -105,8 +105,8 @@ def prompts(run: Run) -> tuple[list[Prompt], list[Prompt]]:
     if len(chosen) <= run.held_out:
         of = f" of domain {run.domain!r}" if run.domain else ""
         raise UserError(
-            f"{len(chosen)} prompts{of} in {', '.join(run.data)} and {run.held_out} are held out: "
-            "give more data, or a smaller --held-out"
+            f"{pluralize(len(chosen), 'prompt')}{of} in {', '.join(run.data)} and {run.held_out} are held "
+            "out: give more data, or a smaller --held-out"
         )
     return chosen[run.held_out :], chosen[: run.held_out]
 

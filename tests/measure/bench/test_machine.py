@@ -34,6 +34,13 @@ def test_a_busy_machine_is_not_called_clean(starts: Any, samples: Any, said: lis
     assert judge(starts, samples, 2) == said
 
 
+def test_one_core_is_no_cores() -> None:
+    assert judge([0.9], [sample(0.3)], 1) == [
+        "load 0.90 on 1 core at the start",
+        "others used 0.30 of 1 core on average",
+    ]
+
+
 def test_others_are_all_busy_time_less_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 10.0, 20.0])
     busy, own = iter([100.0, 112.0, 115.0]), iter([50.0, 59.0, 62.5])

@@ -114,11 +114,11 @@ def test_greedy_text_is_the_models_own(path: Path) -> None:
 def test_single_tokens_are_passes_of_what_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With another text open, parked in the row before; up to the window, where masks begin to matter."""
     target = compiled()
-    steps, try_run = list[int](), InductorCpu.try_run
+    kinds, try_run = list[str](), InductorCpu.try_run
 
     def counted(graph: InductorCpu, runner: ModelRunner, given: PassInput) -> PassOutput | None:
         if (output := try_run(graph, runner, given)) is not None:
-            steps.append(output.info.tokens)
+            kinds.append(output.info.kind)
         return output
 
     monkeypatch.setattr(InductorCpu, "try_run", counted)
@@ -131,8 +131,8 @@ def test_single_tokens_are_passes_of_what_changes(path: Path, monkeypatch: pytes
         while not text.done:
             loop.step([text])
         (own,) = group_tokens(alone.run([[5, 9, 11]], sampling))
-        assert text.tokens[3:] == own and steps
-        steps.clear()
+        assert text.tokens[3:] == own and kinds
+        kinds.clear()
     while not waiting.done:
         loop.step()
     assert waiting.tokens[len(prompts()[0]) :] == own_text(target.runner.model, prompts()[0], 30)
@@ -236,6 +236,19 @@ def test_a_graph_that_is_slower_is_refused(path: Path, free: pytest.MonkeyPatch)
         target = HFTarget(small())
         compile_runner(target, "on")
     assert target.runner.executor is target.runner.eager
+
+
+def test_what_was_just_compiled_is_timed_though_the_start_has_no_time_left(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inductor_cpu, "find", lambda plan: None)
+    monkeypatch.setattr(inductor_cpu, "make", lambda plan: path)
+    monkeypatch.setattr(verdicts, "load", lambda *given: None)
+    with verdicts.start("auto"):
+        verdicts.trials().left = 0.0
+        target = HFTarget(small())
+        compile_runner(target, "on")
+    assert describe_passes({"target": target}) == {"target": "compiled: 0.50 times the time of eager passes"}
 
 
 def test_slow_passes_are_timed_for_long_enough_to_be_sure() -> None:

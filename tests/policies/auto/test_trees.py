@@ -210,7 +210,7 @@ def test_passes_over_trees_that_run_in_another_way_have_their_own_price(
         is_tree = any(not draft.is_chain for _, draft in batch)
         self.clock.now += 30e-3 if is_tree else 0.0
         kinds.append("eager" if is_tree else "graph:8")
-        self.info.latest = PassInfo(kinds[-1], 1, 1, 0, 0.0)
+        self.info.latest = PassInfo(kinds[-1])
         return verify(self, batch)
 
     without = stage.seconds(auto(trees=False))

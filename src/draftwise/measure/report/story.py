@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ...errors import pluralize
 from ..machine import split_load, used_by_others
 from . import tables
 from .pictures import PICTURES, SIMULATED, Missing, Picture
@@ -218,14 +219,15 @@ def _subtitle(results: Results) -> str:
     settings = results.settings
     if not results.rows:
         tokens, seeds = settings.get("tokens", "?"), settings.get("seeds", "?")
-        return f"{tokens} tokens per text, {seeds} seeds. Simulated: no model was run."
+        size = f"{pluralize(tokens, 'token')} per text, {pluralize(seeds, 'seed')}"
+        return f"{size}. Simulated: no model was run."
     parts = [f"Target `{settings['target']}`"] if "target" in settings else []
     if drafters := settings.get("drafters"):
         parts.append(
             "drafters " + ", ".join(f"`{d}`" for d in ([drafters] if isinstance(drafters, str) else drafters))
         )
     prompts = max((row.prompts for row in results.of()), default=0)
-    parts.append(f"{prompts} prompts, {len(results.of())} methods")
+    parts.append(f"{pluralize(prompts, 'prompt')}, {pluralize(len(results.of()), 'method')}")
     if results.batch > 1 or results.larger:
         parts.append(f"batch size {results.batch} unless another is named")
     if results.is_replay:
@@ -260,9 +262,8 @@ def _notes(results: Results, drawings: Sequence[Drawing]) -> list[tuple[bool, st
         notes.append((False, f"Absent from this run: {names}. The reasons are listed below."))
     notes += [(False, f"A doubt about {doubt}.") for doubt in results.doubts]
     if results.left_out:
-        notes.append(
-            (False, f"{len(results.left_out)} prompts were left out, such as {results.left_out[0]}.")
-        )
+        left_out = pluralize(len(results.left_out), "prompt")
+        notes.append((False, f"Left out: {left_out}, such as {results.left_out[0]}."))
     if drawings and not any(d.svg for d in drawings) and "matplotlib" in drawings[0].missing:
         notes.append((False, f"No pictures: matplotlib is not installed. Install it with `{EXTRA}`."))
     return notes

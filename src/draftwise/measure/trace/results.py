@@ -15,7 +15,7 @@ from ...core.round import Round, Stats
 from ...errors import UserError
 from ...generation.text import TARGET
 from ...policies.catalogue import method
-from ...writing import replacing, write_json, write_text
+from ...writing import replacing_all, write_json, write_text
 from .. import machine
 from ..results import BASELINE, Progress, Row, arm_values, round_row, summarize, work_row
 from ..writing import make_folder, refuse_benchmark
@@ -25,6 +25,7 @@ from .oracle import NONE, Arm, Best, best, best_composite, exactly, fixed
 from .replay import Replay
 from .state import ReplayState
 
+FILES = ("results.json", "prompts.jsonl", "pieces.jsonl", "rounds.jsonl")
 NO_LOAD = "the trace does not say how busy its machine was: measure again for times to quote"
 DIGITS = 4  # digits of numbers that only plots use
 CLOSELY, EVERY = 4, 8  # values of arms: after each round of the first texts, then after every 8th
@@ -39,7 +40,7 @@ def replayed(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Row:
-    """Replay policies, including `none`, and write `results.json`, prompts, rounds and pieces."""
+    """Replay policies, including `none`, and write all of `FILES`, or none of them."""
     refuse_benchmark(out)
     make_folder(out)
     names = list(dict.fromkeys([BASELINE, *policies]))
@@ -50,7 +51,10 @@ def replayed(
     rows: list[Row] = []
     optimum: dict[int, float] = {}
     samples, pieces = read_samples(trace.folder), list[Row]()
-    with replacing(out / "rounds.jsonl") as part, part.open("w", encoding="utf-8") as file:
+    with (
+        replacing_all(*(out / name for name in FILES)) as parts,
+        parts[-1].open("w", encoding="utf-8") as file,
+    ):
         for i, recording in enumerate(trace):
             state = ReplayState(recording)
             if trace.header.greedy:
@@ -66,10 +70,10 @@ def replayed(
                     pieces.append(about | {"prompt_text": prompt, "pieces": split_pieces(words, rounds)})
             if progress:
                 progress(i + 1, len(trace))
-    results = _results(trace, names, rows, optimum, costs, seed)
-    for name, lines in (("prompts", rows), ("pieces", pieces)):
-        write_text(out / f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in lines))
-    write_json(out / "results.json", results)
+        results = _results(trace, names, rows, optimum, costs, seed)
+        for part, lines in zip(parts[1:3], (rows, pieces), strict=True):
+            write_text(part, "".join(json.dumps(row) + "\n" for row in lines))
+        write_json(parts[0], results)
     return results
 
 

@@ -99,10 +99,7 @@ def join_states(rows: Sequence[tuple[PassOutput | None, int, int]]) -> States:
 def join_infos(infos: Sequence[PassInfo]) -> PassInfo:
     return PassInfo(
         infos[-1].kind,
-        sum(info.tokens for info in infos),
-        max(info.width for info in infos),
         sum(info.reread for info in infos),
-        sum(info.seconds for info in infos),
         all(info.is_timed for info in infos),
     )
 

@@ -198,20 +198,17 @@ class ModelRunner:
         executor = self.executor.executor_for(self, given)
         begin = perf_counter()
         logits, states = executor.run(self, prepared)
-        seconds = perf_counter() - begin
-        self.seconds += seconds
+        self.seconds += perf_counter() - begin
         if self.cache.counted:
             self._separate(given)
             return self._read_apart(given)
         for i, text in enumerate(texts):
             self.cached_lengths[given.row + i] += len(text)
-        extra, width = prepared.extra, prepared.ids.shape[1]
-        if extra:
+        if extra := prepared.extra:
             states = {layer: part[:, :-extra] for layer, part in states.items()}
-        info = PassInfo(executor.kind, sum(map(len, texts)), width - extra, 0, seconds)
         if logits.shape[1] != keep:
             logits = logits[:, -keep - extra : -extra or None]
-        return PassOutput(logits, states, info)
+        return PassOutput(logits, states, PassInfo(executor.kind))
 
     def _prepare(self, given: PassInput) -> PreparedPass:
         texts, lengths = given.tokens, given.rope_lengths

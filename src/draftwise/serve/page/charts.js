@@ -129,6 +129,11 @@ export class Chart {
   }
 }
 
+/** A number with its noun: 1 token, 2 tokens. */
+export function pluralize(count, noun, nouns = `${noun}s`) {
+  return `${count} ${count === 1 ? noun : nouns}`;
+}
+
 export function compact(value) {
   if (value === 0) return "0";
   const size = Math.abs(value);

@@ -1,5 +1,6 @@
 // A prompt of one's own: its text with drafts and by plain decoding, coloured by who guessed each token.
 
+import { pluralize } from "./charts.js";
 import { explain, judged } from "./explain.js";
 import { COLOURS, place } from "./marks.js";
 import { events } from "./stream.js";
@@ -93,11 +94,11 @@ export class Compare {
 
   summary(told, began) {
     const drafted = told.metrics?.draftwise;
-    if (!drafted) return `${told.tokens} tokens in ${seconds(began)}.`;
+    if (!drafted) return `${pluralize(told.tokens, "token")} in ${seconds(began)}.`;
     const { target, ...guessed } = drafted.tokens_by_drafter;
     const who = [...Object.entries(guessed), ["the target itself", target]].map(([name, n]) => `${name} ${n}`);
-    const passes = `${drafted.rounds} ${drafted.rounds === 1 ? "pass" : "passes"}`;
-    return `${told.tokens} tokens in ${passes} of the target, ${seconds(began)}. Tokens: ${who.join(", ")}.`;
+    const passes = pluralize(drafted.rounds, "pass", "passes");
+    return `${pluralize(told.tokens, "token")} in ${passes} of the target, ${seconds(began)}. Tokens: ${who.join(", ")}.`;
   }
 
   judge(found, order, stopped) {
@@ -113,11 +114,11 @@ export class Compare {
     if (common < short || (!stopped && on.text.length !== off.text.length)) {
       return this.differ(found, `The texts differ from character ${common + 1} on.`);
     }
-    if (stopped) return this.verdict("good", `Stopped. As far as both go, ${common} characters, they are the same.`);
+    if (stopped) return this.verdict("good", `Stopped. As far as both go, ${pluralize(common, "character")}, they are the same.`);
     const rounds = found.map((one) => one.metrics?.draftwise?.rounds);
-    const passes = rounds.every(Boolean) ? ` With drafts the target needed ${rounds[0]} passes, without ${rounds[1]}.` : "";
+    const passes = rounds.every(Boolean) ? ` With drafts the target needed ${pluralize(rounds[0], "pass", "passes")}, without ${rounds[1]}.` : "";
     const fair = order === "both" ? " Both shared the machine: for seconds, run one after the other." : "";
-    return this.verdict("good", `Both texts are the same: ${on.tokens} tokens.${passes}${fair}`);
+    return this.verdict("good", `Both texts are the same: ${pluralize(on.tokens, "token")}.${passes}${fair}`);
   }
 
   /** Say that two texts differ, and then why. */

@@ -1,7 +1,7 @@
 // The live page: one stream of states from the server, drawn as it comes.
 
 import { Compare } from "./compare.js";
-import { Chart, compact } from "./charts.js";
+import { Chart, compact, pluralize } from "./charts.js";
 import { legend, place, setTeam } from "./marks.js";
 import { ask, events, setKey } from "./stream.js";
 import { Strips } from "./strips.js";
@@ -217,7 +217,7 @@ function hits() {
     mark: place(name),
     share: one.drafted ? one.accepted / one.drafted : 0,
     said: one.drafted
-      ? `${Math.round((100 * one.accepted) / one.drafted)} %: ${one.accepted} of ${one.drafted} tokens`
+      ? `${Math.round((100 * one.accepted) / one.drafted)} %: ${one.accepted} of ${pluralize(one.drafted, "token")}`
       : "has not drafted lately",
   })));
   const known = Object.values(state.matches).some((found) => Object.keys(found).length);

@@ -1,5 +1,6 @@
 // A strip for each request: who guessed its last tokens.
 
+import { pluralize } from "./charts.js";
 import { fill, place, sheet } from "./marks.js";
 
 const CELL = 7, GAP = 1, HEIGHT = 20, MOST = 400; // a cell in pixels; tokens kept
@@ -61,7 +62,7 @@ export class Strips {
     }
     const share = row.tokens ? Math.round((100 * row.guessed) / row.tokens) : 0;
     const when = row.ended ? ", ended" : "";
-    row.said.textContent = `Request ${request}${when}: ${row.tokens} tokens, ${share}\u00a0% guessed`;
+    row.said.textContent = `Request ${request}${when}: ${pluralize(row.tokens, "token")}, ${share}\u00a0% guessed`;
     const width = row.canvas.clientWidth;
     const context = sheet(row.canvas, width, HEIGHT);
     const room = Math.floor(width / (CELL + GAP));

@@ -1,6 +1,6 @@
 // Tables of arms and matches, and bars.
 
-import { compact } from "./charts.js";
+import { compact, pluralize } from "./charts.js";
 import { colour, fill, place, sheet, token } from "./marks.js";
 
 function cell(tag, text, more) {
@@ -49,7 +49,7 @@ export function armsTable(table, arms) {
   const best = known.length ? Math.max(...known) : null;
   rows(
     table,
-    [heading("Arm", "col"), ...lengths.map((length) => heading(`${length} ${length === 1 ? "token" : "tokens"}`, "col"))],
+    [heading("Arm", "col"), ...lengths.map((length) => heading(pluralize(length, "token"), "col"))],
     [...kinds].map(([kind, found]) => [
       heading(kind, "row"),
       ...(found.has(0) ? [across(armCell(found.get(0), best), lengths.length)] : []),

@@ -19,6 +19,7 @@ from ...core.request import Request
 from ...core.roles import Drafter, GradeJob, Grader, Graders, RoundRecord, Target
 from ...core.sampling import Sampling
 from ...core.stops import factor, needs, stop
+from ...errors import pluralize
 from ..exact import uniformity
 from .runs import NAME, PLAIN, SETTINGS, DraftRecord, Play, TextChecks
 from .suite import GREEDY, SURE, drafting, fail, reachable, skip, suite_of
@@ -57,7 +58,8 @@ class DraftChecks(TextChecks):
         for play in self.plays.values():
             for jobs, drafts in play.watch.counts:
                 if jobs != drafts:
-                    fail(f"{drafts} drafts for {jobs} jobs", "return one Draft per job, empty ones included")
+                    counts = f"{pluralize(drafts, 'draft')} for {pluralize(jobs, 'job')}"
+                    fail(counts, "return one Draft per job, empty ones included")
             if sum(jobs for jobs, _ in play.watch.counts) > len(play.watch.records):
                 fail("an answer that is no Draft", "return Draft.chain(...) or Draft() for each job")
 

@@ -163,10 +163,8 @@ class CudaGraphs(Executor):
         }
         for row, text in enumerate(given.tokens, first):
             runner.cached_lengths[row] += len(text)
-        seconds = perf_counter() - begin
-        runner.seconds += seconds
-        tokens, is_timed = sum(map(len, given.tokens)), self.captures == before
-        info = PassInfo(self.kind, tokens, width, 0, seconds, is_timed)
+        runner.seconds += perf_counter() - begin
+        info = PassInfo(self.kind, is_timed=self.captures == before)
         return PassOutput(logits, kept, info, best)
 
     @torch.inference_mode()

@@ -27,7 +27,7 @@ from ...compiled.blueprint import Blueprint, Unfit, blueprint, named_tensors
 from ...compiled.store import find, make
 from ...compiled.trial import Trial, try_out
 from ...stages import announce
-from ...verdicts import finish
+from ...verdicts import SECONDS, finish, trials
 from ...weights.layouts import PackedLinear
 from ..masks import BANDED
 from ..passes import Executor, PassInput, PassOutput, PreparedPass, States
@@ -90,11 +90,10 @@ class InductorCpu(Executor):
         last = runner.positions[width - keep : width]
         inputs = [self._ids[:, :width], at, *masks, at, last, *self._buffers(runner)]
         outputs = self.run_graph(inputs if given.states is None else [*inputs, given.states])
-        seconds = perf_counter() - begin
-        runner.seconds += seconds
+        runner.seconds += perf_counter() - begin
         runner.cached_lengths[row] = total
         states = dict(zip(self.plan.outputs, outputs[1:], strict=True)) if self.plan.outputs else {}
-        return PassOutput(outputs[0], states, PassInfo(self.kind, width, width, 0, seconds))
+        return PassOutput(outputs[0], states, PassInfo(self.kind))
 
     def run(self, runner: ModelRunner, prepared: PreparedPass) -> tuple[Tensor, States]:
         count, width = prepared.ids.shape
@@ -193,6 +192,7 @@ class Compiler:
             if path is None and self.mode == "on":
                 announce(f"compiling the passes of {self.name}: this can take minutes")
                 path = make(self.plan)
+                trials().left = SECONDS  # timing is little beside minutes of compiling
             if path is not None:
                 graph = load(path, self.plan, self.runner)
                 self._adopt(graph, finish(guarded(try_out(self.runner, graph))))
