@@ -139,6 +139,20 @@ def test_it_writes_the_plain_models_text(file: torch.dtype, tmp_path: Path) -> N
         assert written(loop_with(target, team, "static-6"), prompts(), 40, 3) == own
 
 
+@with_kernels
+@pytest.mark.parametrize("kept", [1, 1 << 27])
+def test_the_system_gets_memory_back_now_and_then(
+    kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(packed, "KEPT", kept)
+    monkeypatch.setattr(packed, "release_freed", lambda: calls.append(None))
+    made = load_model(write(tmp_path, torch.bfloat16, torch.bfloat16), device="cpu", lazy=True)
+    arrange(made, True, exact=True)
+    count = sum(isinstance(module, PackedLinear) for module in made.modules())
+    assert len(calls) == (count if kept == 1 else 0) and count
+
+
 class Memory:
     """Counts the bytes of float32 values that are read from lazy weights, or of the model, and still live."""
 

@@ -151,6 +151,9 @@ def _logits(model: Any) -> Tensor:
 
 COPY = 1 / 3  # of a model's bytes: a shared weight up to this may be stored once more, in another layout,
 COPIED = 1 << 24  # and one of so many bytes in any model
+KEPT = (
+    1 << 27
+)  # bytes of weights that are packed before the system gets their memory back, which takes a while
 LOG = getLogger(__name__)
 
 Head = TypeVar("Head", bound=nn.Module)
@@ -240,7 +243,7 @@ def pack_layers(model: nn.Module, choose: Choice, keep: Collection[str] = ()) ->
         weight = place.layer.weight
         shape = (tuple(weight.shape), weight.dtype, place.layer.bias is None, place.layouts)
         alike.setdefault(shape, []).append(place)
-    done: Counter[str] = Counter()
+    done, freed = Counter[str](), 0
     for places in sorted(alike.values(), key=lambda places: -sum(p.layer.weight.nbytes for p in places)):
         layout = choose([place.layer for place in places], places[0].layouts)
         done[layout] += len(places)
@@ -254,7 +257,10 @@ def pack_layers(model: nn.Module, choose: Choice, keep: Collection[str] = ()) ->
                 room = room or Room((len(places) + 1) * (linear.packed.nbytes + ALIGNED))
                 linear.packed = room.take(linear.packed)
                 setattr(place.parent, place.name, linear)
+                freed += place.layer.weight.nbytes
+            if freed >= KEPT:
                 release_freed()
+                freed = 0
     return done
 
 
