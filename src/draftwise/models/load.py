@@ -124,10 +124,9 @@ def _read_lazily(path: str, **options: Any) -> Any:
 
     with lazy_files():
         model = _read_weights(path, **options)
-    own_class = type(model).__module__.startswith(
-        "transformers."
-    )  # others may do anything with their weights
-    read_all(model, keep=own_weights(model) if own_class else ())
+    # Classes of others may do anything with their weights.
+    is_plain = type(model).__module__.startswith("transformers.")
+    read_all(model, keep=own_weights(model) if is_plain else ())
     return model
 
 

@@ -99,8 +99,8 @@ def test_a_token_has_the_same_result_in_every_pass_and_with_every_number_of_thre
         for count in (1, 2, 3):
             torch.set_num_threads(count)
             for some in range(1, width + 1):
-                found = own(query[:, :, :some], key, value, mask[:, :, :some])
-                assert torch.equal(found, alone[:, :some])
+                result = own(query[:, :, :some], key, value, mask[:, :, :some])
+                assert torch.equal(result, alone[:, :some])
     finally:
         torch.set_num_threads(threads)
 
@@ -111,8 +111,8 @@ def test_scores_that_differ_widely_and_tokens_that_see_nothing() -> None:
     wide = own(40.0 * query, key, value, mask)
     assert torch.allclose(wide.double(), pytorch(40.0 * query, key, value, mask), atol=1e-4)
     mask[:, :, 1] = HIDDEN
-    found = own(query, key, value, mask)
-    assert (found[:, 1] == 0).all() and not found.isnan().any()
+    result = own(query, key, value, mask)
+    assert (result[:, 1] == 0).all() and not result.isnan().any()
 
 
 @pytest.mark.parametrize("width, total", [(4, 30), (4, 600), (80, 600)])
@@ -121,10 +121,10 @@ def test_numbers_that_are_none_stay_in_their_row(width: int, total: int) -> None
     mask = causal(3, width, total)
     wanted = own(query, key, value, mask)
     query[1, 0, 2, 5] = float("nan")
-    found = own(query, key, value, mask)
-    assert found[1, 2, 0].isnan().all()
-    found[1, 2, 0] = wanted[1, 2, 0]
-    assert torch.equal(found, wanted)
+    result = own(query, key, value, mask)
+    assert result[1, 2, 0].isnan().all()
+    result[1, 2, 0] = wanted[1, 2, 0]
+    assert torch.equal(result, wanted)
     query[1, 0, 2, 5], mask[..., : total // 2] = 0.0, HIDDEN
     assert own(query, key, value, mask).isfinite().all(), "memory of the pass before"
 

@@ -76,25 +76,25 @@ def test_a_lazy_model_becomes_the_plain_one(
     ids = torch.tensor([prompts()[0]])
     for exact, smallest in ((True, 0), (False, 0), (False, 1 << 17)):
         monkeypatch.setattr(timing, "SMALLEST", smallest)
-        plain, made = load_model(path, device="cpu"), load_model(path, device="cpu", lazy=True)
-        kinds = [type(value) for value in tensors(made).values()]
+        plain, loaded = load_model(path, device="cpu"), load_model(path, device="cpu", lazy=True)
+        kinds = [type(value) for value in tensors(loaded).values()]
         assert kinds.count(LazyWeight) == (0 if file == torch.float32 else 14 + (not tied))
-        assert fingerprint(made) == fingerprint(plain)
+        assert fingerprint(loaded) == fingerprint(plain)
         with torch.no_grad():
-            assert torch.equal(made(input_ids=ids).logits, plain(input_ids=ids).logits)
-        for model in (plain, made):
+            assert torch.equal(loaded(input_ids=ids).logits, plain(input_ids=ids).logits)
+        for model in (plain, loaded):
             arrange(model, True, exact=exact)
-        assert [*map(layout_of, made.modules())] == [*map(layout_of, plain.modules())]
-        assert fused_groups(made) == fused_groups(plain) and fused_groups(made)
-        assert any(type(module) is PackedLinear for module in made.modules()) == (not smallest)
-        own, others = tensors(plain), tensors(made)
+        assert [*map(layout_of, loaded.modules())] == [*map(layout_of, plain.modules())]
+        assert fused_groups(loaded) == fused_groups(plain) and fused_groups(loaded)
+        assert any(type(module) is PackedLinear for module in loaded.modules()) == (not smallest)
+        own, others = tensors(plain), tensors(loaded)
         assert own.keys() == others.keys()
         for name, tensor in own.items():
             assert facts(tensor) == facts(others[name])
             if tensor.layout == torch.strided:  # oneDNN's can be compared by their products alone
                 assert torch.equal(tensor, others[name])
         with torch.no_grad():
-            assert torch.equal(made(input_ids=ids).logits, plain(input_ids=ids).logits)
+            assert torch.equal(loaded(input_ids=ids).logits, plain(input_ids=ids).logits)
 
 
 def test_layouts_are_timed_with_weights_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,10 +119,10 @@ def test_layouts_are_timed_with_weights_in_memory(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(timing, name, function)
     for module in (lazy, layouts, timing):
         monkeypatch.setattr(module, "read", note)
-    made = load_model(write(tmp_path / "model", torch.bfloat16, torch.bfloat16), device="cpu", lazy=True)
-    arrange(made, "auto")
+    loaded = load_model(write(tmp_path / "model", torch.bfloat16, torch.bfloat16), device="cpu", lazy=True)
+    arrange(loaded, "auto")
     assert len(timings) > 4 and timings[-1] > timings[0] > 0
-    assert any(type(module) is PackedLinear for module in made.modules())
+    assert any(type(module) is PackedLinear for module in loaded.modules())
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -130,9 +130,9 @@ def test_it_writes_the_plain_models_text(file: torch.dtype, tmp_path: Path) -> N
     """With a good drafter, and one that is never right."""
     path = write(tmp_path, file, *FORMATS["all"])
     own = [own_text(load_model(path, device="cpu"), prompt, 40) for prompt in prompts()]
-    made = load_model(path, device="cpu", lazy=True)
-    target = HFTarget(made)  # reads a few tokens before the weights are packed
-    arrange(made, "auto", exact=True)
+    loaded = load_model(path, device="cpu", lazy=True)
+    target = HFTarget(loaded)  # reads a few tokens before the weights are packed
+    arrange(loaded, "auto", exact=True)
     truth = {tuple(prompt): text for prompt, text in zip(prompts(), own, strict=True)}
     for spoil in (0.1, 1.0):
         team: dict[str, Any] = {"oracle": Oracle(truth, spoil)}
@@ -147,9 +147,9 @@ def test_the_system_gets_memory_back_now_and_then(
     calls: list[None] = []
     monkeypatch.setattr(packed, "KEPT", kept)
     monkeypatch.setattr(packed, "release_freed", lambda: calls.append(None))
-    made = load_model(write(tmp_path, torch.bfloat16, torch.bfloat16), device="cpu", lazy=True)
-    arrange(made, True, exact=True)
-    count = sum(isinstance(module, PackedLinear) for module in made.modules())
+    loaded = load_model(write(tmp_path, torch.bfloat16, torch.bfloat16), device="cpu", lazy=True)
+    arrange(loaded, True, exact=True)
+    count = sum(isinstance(module, PackedLinear) for module in loaded.modules())
     assert len(calls) == (count if kept == 1 else 0) and count
 
 
@@ -188,17 +188,17 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
 def test_the_layers_are_never_in_float32_at_once(file: torch.dtype, tmp_path: Path, memory: Memory) -> None:
     """Beside embedding, norms and biases one layer is, from the load to the last packed weight."""
     path = write(tmp_path, file, torch.bfloat16, layers=8)
-    made = load_model(path, device="cpu", lazy=True)
-    linears = [module for module in made.modules() if isinstance(module, nn.Linear)]
+    loaded = load_model(path, device="cpu", lazy=True)
+    linears = [module for module in loaded.modules() if isinstance(module, nn.Linear)]
     sizes = {len(layer.weight) * layer.in_features * 4 for layer in linears}
     if file != torch.float32:  # else the weights are the file's own pages
-        for tensor in tensors(made).values():
+        for tensor in tensors(loaded).values():
             if not isinstance(tensor, LazyWeight):
                 memory.add(tensor)
     residue = sum(memory.live.values())
     del linears
-    arrange(made, True, exact=True)
-    assert {layout_of(module) for module in made.modules()} == {"", "bfloat16-panels"}
+    arrange(loaded, True, exact=True)
+    assert {layout_of(module) for module in loaded.modules()} == {"", "bfloat16-panels"}
     whole = 8 * (64 * (64 + 32 + 32) + 64 * 64 + 3 * 64 * 96) * 4
     assert memory.total > whole, "every layer was read"
     assert memory.most <= residue + 2 * max(sizes), "two products that read the same tensor are one"
@@ -207,8 +207,8 @@ def test_the_layers_are_never_in_float32_at_once(file: torch.dtype, tmp_path: Pa
 
 def test_layers_are_free_as_soon_as_they_are_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights that lie in memory in float32 as well, such as those of models that were not loaded lazily."""
-    made = load_model(write(tmp_path, torch.bfloat16, torch.bfloat16), device="cpu")
-    weights = [module.weight for module in made.modules() if type(module) is nn.Linear]
+    loaded = load_model(write(tmp_path, torch.bfloat16, torch.bfloat16), device="cpu")
+    weights = [module.weight for module in loaded.modules() if type(module) is nn.Linear]
     storages = [StorageWeakRef(weight.untyped_storage()) for weight in weights]
     counts: list[int] = []
     room = huge_pages.Room
@@ -219,7 +219,7 @@ def test_layers_are_free_as_soon_as_they_are_packed(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(packed, "Room", note)
     del weights
-    arrange(made, True)
+    arrange(loaded, True)
     assert counts == sorted(counts, reverse=True) and counts[-1] < counts[0]
     assert all(one.expired() for one in storages)
 
@@ -277,7 +277,7 @@ def test_matrices_of_16_bits_alone_are_lazy(tmp_path: Path) -> None:
     save_file(half, tmp_path / "some.safetensors")
     with lazy_files():
         file = modeling_utils.safe_open(tmp_path / "some.safetensors", framework="pt", device="cpu")
-        loaded = {name: file.get_slice(name)[...].to(dtype=torch.float32) for name in file.keys()}  # noqa: SIM118
-    kinds = {name for name, tensor in loaded.items() if type(tensor) is LazyWeight}
+        values = {name: file.get_slice(name)[...].to(dtype=torch.float32) for name in file.keys()}  # noqa: SIM118
+    kinds = {name for name, tensor in values.items() if type(tensor) is LazyWeight}
     assert kinds == {"2 of torch.bfloat16", "2 of torch.float16"}
-    assert all(torch.equal(loaded[name], tensor.float()) for name, tensor in half.items())
+    assert all(torch.equal(values[name], tensor.float()) for name, tensor in half.items())
