@@ -17,8 +17,8 @@ from .conftest import Refused, Run
 
 ROWS = {
     "method", "engine", "category", "batch", "prompts", "new_tokens", "seconds", "tokens_per_s", "speedup",
-    "interval", "mean_of_ratios", "mean_accepted", "tokens_per_round", "acceptance_rate", "rounds",
-    "seconds_by_phase", "identical", "pulls",
+    "ttft_s", "tpot_s", "interval", "mean_of_ratios", "mean_accepted", "tokens_per_round", "acceptance_rate",
+    "rounds", "seconds_by_phase", "identical", "pulls",
 }  # fmt: skip
 SMALL = ("--per-category", "1", "--limit", "4", "--max-new-tokens", "12", "--drafters", "good,bad")
 

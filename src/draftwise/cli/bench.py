@@ -95,7 +95,7 @@ def summary(results: dict[str, Any], out: Path) -> None:
     rows = [r for r in results["results"] if r["category"] == "all"]
     several = len({r["batch"] for r in rows}) > 1
     columns = ["method", *(["batch"] if several else []), "prompts", "tokens/s", "speedup", "95 %"]
-    columns += ["mean of ratios", "accepted", "identical"]
+    columns += ["TTFT", "TPOT", "accepted", "identical"]
     table(columns, [_cells(row, several) for row in rows])
     for peer in results.get("peers", ()):
         print(f"{peer['method']}: {describe_peer(peer)}")
@@ -126,7 +126,9 @@ def _cells(row: dict[str, Any], several: bool) -> list[str]:
     same = "" if row["identical"] is None else f"{row['identical']}/{row['prompts']}"
     method, *speeds, accepted = show.speeds(row)
     batch = [str(row["batch"])] if several else []
-    return [method, *batch, *speeds, f"{row['mean_of_ratios']:.2f}", accepted, same]
+    ttft = "" if row["ttft_s"] is None else f"{row['ttft_s']:.2f} s"
+    tpot = "" if row["tpot_s"] is None else f"{1000 * row['tpot_s']:.1f} ms"
+    return [method, *batch, *speeds, ttft, tpot, accepted, same]
 
 
 def tune(

@@ -30,7 +30,8 @@ def summarize(rows: Sequence[Row], *, methods: Sequence[str], greedy: bool, seed
     against `none` on the same prompts at the same batch size; where texts are drawn, and so differ in length,
     of times per token. `interval` is its 95 % bootstrap interval over prompts, or over batches of them (None
     for fewer than five), and `mean_of_ratios` Spec-Bench's figure: the mean over prompts of tokens per
-    second, against that of `none`.
+    second, against that of `none`. `ttft_s` is the mean time to the first tokens, and `tpot_s` the time per
+    token after them over all prompts; None in batches and replays.
     """
     table: dict[int, dict[str, dict[int, Row]]] = {}
     for row in rows:
@@ -63,6 +64,7 @@ def _row(
 ) -> Row:
     seconds, tokens, rounds = _total(rows, "seconds"), _total(rows, "new_tokens"), _total(rows, "rounds")
     drafted, accepted = _total(rows, "drafted"), _total(rows, "accepted")
+    ttft_s, tpot_s = first_and_later(rows)
     phases: Counter[str] = Counter()
     pulls: Counter[str] = Counter()
     has_interval = len(set(units)) >= FEWEST
@@ -78,6 +80,8 @@ def _row(
         "new_tokens": tokens,
         "seconds": seconds,
         "tokens_per_s": tokens / seconds,
+        "ttft_s": ttft_s,
+        "tpot_s": tpot_s,
         "speedup": speedup(rows, plain, per_token=not greedy),
         "interval": interval(rows, plain, units, per_token=not greedy, seed=seed) if has_interval else None,
         "mean_of_ratios": mean_rate(rows) / mean_rate(plain),
@@ -136,6 +140,16 @@ def interval(
     return [float(x) for x in np.quantile(ratios, [0.025, 0.975])]
 
 
+def first_and_later(rows: Sequence[Row]) -> tuple[float | None, float | None]:
+    """Return the mean seconds to the first tokens, and the seconds per token after them; None if unknown."""
+    firsts = [row["ttft_s"] for row in rows if row.get("ttft_s") is not None]
+    if not firsts or len(firsts) < len(rows):
+        return None, None
+    later = _total(rows, "new_tokens") - _total(rows, "first_tokens")
+    seconds = _total(rows, "seconds") - sum(firsts)
+    return sum(firsts) / len(rows), seconds / later if later > 0 else None
+
+
 def mean_rate(rows: Sequence[Row]) -> float:
     """The mean over prompts of tokens per second."""
     return float(np.mean([row["new_tokens"] / row["seconds"] for row in rows]))
@@ -166,8 +180,17 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[int, Any]]:
 
 def work_row(work: Any, tokens: int) -> Row:
     """Return what decoding one prompt took, as a line of `prompts.jsonl` has it."""
-    names = ("seconds", "rounds", "accepted", "drafted", "seconds_by_phase", "pulls")
-    return {"new_tokens": tokens} | {name: getattr(work, name) for name in names}
+    names = (
+        "seconds",
+        "rounds",
+        "accepted",
+        "drafted",
+        "seconds_by_phase",
+        "pulls",
+        "ttft_s",
+        "first_tokens",
+    )
+    return {"new_tokens": tokens} | {name: getattr(work, name) for name in names if hasattr(work, name)}
 
 
 def round_row(round: Round, seconds: Row) -> Row:

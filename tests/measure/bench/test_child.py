@@ -25,6 +25,7 @@ for line in sys.stdin:
     if 8 in asked["ids"]:
         sys.exit(3)
     told = {"tokens": asked["ids"][::-1] + asked["eos"], "seconds": 0.5, "rounds": 2, "drafted": 4}
+    told["ttft_s"] = 0.25
     print(json.dumps({"error": "cannot"} if 9 in asked["ids"] else told | {"asked": asked}), flush=True)
 """
 COMMAND = [sys.executable, "-c", ECHO]
@@ -41,6 +42,7 @@ def test_a_text_comes_back_with_its_own_time() -> None:
     (text,) = child.decode([item(1, 2, 3)], LAW)
     assert text.tokens == (3, 2, 1, 7)
     assert (text.seconds, text.rounds, text.drafted, text.accepted) == (0.5, 2, 4, 2)
+    assert (text.ttft_s, text.first_tokens) == (0.25, 1)
     child.close()
     assert child.process.returncode == 0
 

@@ -116,7 +116,7 @@ def test_every_mode_in_either_loop(mode: str, loop: str, own: list[int]) -> None
     say = {"ids": IDS, "max_new_tokens": NEW, "temperature": 0.0, "seed": 1, "eos": []}
     for _ in range(2):
         told = engine.write(say)
-        assert told["tokens"] == own and told["seconds"] > 0.0
+        assert told["tokens"] == own and told["seconds"] > told["ttft_s"] > 0.0
         assert (told["drafted"] == 0) is (mode == "plain")
         assert (told["rounds"] == NEW) is (mode == "plain")
     short = engine.write(say | {"eos": [own[3]]})

@@ -54,6 +54,19 @@ def test_a_row_adds_up() -> None:
     assert results[0]["acceptance_rate"] is None, "nothing drafted is not a rate of zero"
 
 
+def test_the_time_to_the_first_tokens_is_set_apart() -> None:
+    apart = [row("none", i, 3.0, ttft_s=1.0 + i, first_tokens=1 + i) for i in range(2)]
+    (one,) = summarize(apart, methods=["none"], greedy=True)[:1]
+    assert (one["ttft_s"], one["tpot_s"]) == (1.5, (6.0 - 3.0) / (20 - 3))
+    of_one_token = [row("none", 0, 1.0, tokens=1, ttft_s=1.0, first_tokens=1)]
+    (one,) = summarize(of_one_token, methods=["none"], greedy=True)[:1]
+    assert (one["ttft_s"], one["tpot_s"]) == (1.0, None), "there is no later token"
+    nothing: list[dict[str, Any]] = [{}, {"ttft_s": None, "first_tokens": 1}]
+    for unknown in nothing:
+        (one,) = summarize([apart[0], row("none", 1, 3.0, **unknown)], methods=["none"], greedy=True)[:1]
+        assert (one["ttft_s"], one["tpot_s"]) == (None, None), "a part of the prompts says nothing of all"
+
+
 def test_spec_benchs_figure_is_the_ratio_of_mean_rates() -> None:
     mine, plain = [10 / 0.5, 10 / 2.0, 10 / 1.5], [10 / 1.0, 10 / 2.0, 10 / 3.0]
     (_, one) = summarize(PLAIN + MINE, methods=["none", "m"], greedy=True)[:2]

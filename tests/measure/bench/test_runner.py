@@ -223,6 +223,13 @@ def test_seconds_of_a_batch_are_shared_out(models: Models) -> None:
     assert 0 < sum(text.seconds for text in texts) <= wall
     assert [len(text.tokens) for text in texts] == [12] * 4
     assert all(sum(len(r.tokens) for r in text.log) == 12 for text in texts)
+    assert {text.ttft_s for text in texts} == {None}
+
+
+def test_the_time_to_the_first_tokens_is_that_of_the_first_round(models: Models) -> None:
+    (text,) = Policy("static-3", models).decode(letters(1), Generation(12))
+    assert len(text.log) > 1 and text.first_tokens == len(text.log[0].tokens)
+    assert text.ttft_s and text.log[0].seconds.total <= text.ttft_s < text.seconds
 
 
 def test_rounds_that_a_policy_left_out_are_written_too(

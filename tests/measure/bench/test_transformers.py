@@ -70,14 +70,16 @@ def play(peer: Transformers, items: list[Item], reference: list[tuple[int, ...]]
     """Decode all prompts; gives passes and drafted tokens."""
     texts = [peer.decode([item], LAW)[0] for item in items]
     assert [text.tokens for text in texts] == reference
-    assert all(text.seconds > 0 for text in texts)
+    assert all(text.ttft_s and 0 < text.ttft_s < text.seconds for text in texts)
+    assert all(1 <= text.first_tokens < len(text.tokens) for text in texts)
     assert all(text.accepted == len(text.tokens) - text.rounds for text in texts)
     return sum(t.rounds for t in texts), sum(t.drafted for t in texts)
 
 
 def test_plain_takes_one_pass_a_token(plain: list[Text]) -> None:
     for text in plain:
-        assert (text.rounds, text.drafted, text.accepted) == (len(text.tokens), 0, 0) and text.seconds > 0
+        assert (text.rounds, text.drafted, text.accepted) == (len(text.tokens), 0, 0)
+        assert text.ttft_s and 0 < text.ttft_s < text.seconds and text.first_tokens == 1
 
 
 def test_plain_in_a_batch_writes_the_same(plain_model: Any, items: list[Item], reference: Any) -> None:
@@ -85,6 +87,7 @@ def test_plain_in_a_batch_writes_the_same(plain_model: Any, items: list[Item], r
     assert peer.max_batch == 0
     texts = peer.decode(items, LAW)
     assert [text.tokens for text in texts] == reference
+    assert {text.ttft_s for text in texts} == {None}, "of a batch it is not known"
 
 
 def test_what_the_targets_authors_have_set_is_not_decoded_by(

@@ -140,6 +140,8 @@ def prompt_line(method: str, at: int, rounds: Sequence[Mapping[str, Any]]) -> di
         "batch": 1,
         "prompt": at,
         "new_tokens": TOKENS,
+        "ttft_s": sum(rounds[0]["seconds"].values()),
+        "first_tokens": 1,
         "rounds": len(rounds),
         "accepted": sum(r["accepted"] for r in rounds),
         "drafted": sum(r["drafted"] for r in rounds),

@@ -2,7 +2,8 @@
 
 The first line tells the child what to load; the answer is `{"ready": {...}}` with the settings that it chose
 itself. Each further line `{"ids", "max_new_tokens", "temperature", "seed", "eos"}` is answered by `{"tokens",
-"seconds", "rounds", "drafted"}` and, where the engine counts it, `"accepted"`; the child takes the time.
+"seconds", "rounds", "drafted", "ttft_s"}` and, where the engine counts it, `"accepted"`; the child takes the
+times.
 Errors are answered by `{"error": ...}`.
 """
 
@@ -87,7 +88,7 @@ class Child(Peer):
         tokens = tuple(int(t) for t in answer["tokens"])
         rounds, drafted = int(answer["rounds"]), int(answer["drafted"])
         accepted = int(answer.get("accepted", max(0, len(tokens) - rounds)))
-        return Text(tokens, float(answer["seconds"]), rounds, drafted, accepted)
+        return Text(tokens, float(answer["seconds"]), rounds, drafted, accepted, answer["ttft_s"])
 
     def _ask(self, line: Mapping[str, Any]) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None  # they are pipes

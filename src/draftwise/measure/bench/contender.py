@@ -25,7 +25,8 @@ class Item:
 class Text:
     """A text of one contender: the token ids after the prompt, end tokens included, and the time.
 
-    `rounds` is the number of target passes and `accepted` counts committed draft tokens. For our own methods
+    `rounds` is the number of target passes and `accepted` counts committed draft tokens. `ttft_s` are the
+    seconds until the first tokens, which are `first_tokens` together; None in a batch. For our own methods
     `log` has every round, `signals` what else `rounds.jsonl` has of it, and accepted tokens count before the
     text is cut at its end.
     """
@@ -35,6 +36,8 @@ class Text:
     rounds: int
     drafted: int = 0
     accepted: int = 0
+    ttft_s: float | None = None
+    first_tokens: int = 1
     seconds_by_phase: Mapping[str, float] = field(default_factory=dict)
     pulls: Mapping[str, int] = field(default_factory=dict)
     log: tuple[Round, ...] = ()

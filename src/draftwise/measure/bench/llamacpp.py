@@ -97,13 +97,14 @@ class Engine:
 
     def _greedy(self, request: Mapping[str, Any]) -> Answer:
         count, tokens, ends = Count(), [], frozenset(request["eos"])
-        start = perf_counter()
+        start = first = perf_counter()
         for token in greedy(self.reader, request["ids"], request["max_new_tokens"], self.draft, count):
             tokens.append(token)
+            first = perf_counter() if len(tokens) == 1 else first
             if token in ends:
                 break
         seconds = perf_counter() - start
-        return {"tokens": tokens, "seconds": seconds, **asdict(count)}
+        return {"tokens": tokens, "seconds": seconds, "ttft_s": first - start, **asdict(count)}
 
     def _generate(self, request: Mapping[str, Any]) -> Answer:
         model, tokens, passes = self.llama, [], _Passes(self.llama.eval)
@@ -113,16 +114,18 @@ class Engine:
             model.set_seed(request["seed"] % 2**32)
             heat = request["temperature"]
             shape = {"temp": heat, "top_p": 1.0, "min_p": 0.0, "top_k": 0 if heat else 1}
-            start = perf_counter()
+            start = first = perf_counter()
             for token in model.generate(list(request["ids"]), **shape):
                 tokens.append(int(token))
+                first = perf_counter() if len(tokens) == 1 else first
                 if len(tokens) == request["max_new_tokens"] or token in request["eos"]:
                     break
             seconds = perf_counter() - start
         finally:
             model.eval = passes.run
         drafted = sum(passes.lengths[1:]) - len(passes.lengths[1:])
-        return {"tokens": tokens, "seconds": seconds, "rounds": len(passes.lengths), "drafted": drafted}
+        times = {"seconds": seconds, "ttft_s": first - start}
+        return {"tokens": tokens, **times, "rounds": len(passes.lengths), "drafted": drafted}
 
 
 class _Passes:

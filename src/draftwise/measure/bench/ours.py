@@ -206,9 +206,12 @@ def _run(loop: Loop, items: Sequence[Item], generation: Generation, eos: frozens
     start = perf_counter()
     settings = Sampling(max_new_tokens=generation.max_new_tokens, temperature=generation.temperature, eos=eos)
     requests = [loop.add(item.ids, replace(settings, seed=generation.seed_of(item))) for item in items]
+    ttft_s: float | None = None
     while loop.open:
         for round in unfailed(loop.step()):
             rounds[round.request].append(round)
+        if ttft_s is None and rounds:
+            ttft_s = perf_counter() - start
     seconds = perf_counter() - start
     charged = sum(r.seconds.total for log in rounds.values() for r in log)
     watch, values = cast(Watch, loop.recorder), arm_values(loop.policy)
@@ -218,7 +221,8 @@ def _run(loop: Loop, items: Sequence[Item], generation: Generation, eos: frozens
         signals = watch.take(request.id, log)
         if signals and values:
             signals[-1]["values"] = values
-        texts.append(_text(log, signals, seconds / charged))
+        text = _text(log, signals, seconds / charged)
+        texts.append(replace(text, ttft_s=ttft_s) if len(items) == 1 else text)
     return texts
 
 
@@ -231,8 +235,9 @@ def _text(rounds: Sequence[Round], signals: Sequence[Row], scale: float) -> Text
         stats.rounds,
         stats.drafted,
         stats.accepted,
-        stats.seconds_by_phase,
-        stats.pulls,
-        tuple(rounds),
-        tuple(signals),
+        first_tokens=len(rounds[0].tokens),
+        seconds_by_phase=stats.seconds_by_phase,
+        pulls=stats.pulls,
+        log=tuple(rounds),
+        signals=tuple(signals),
     )

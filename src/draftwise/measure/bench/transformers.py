@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 from transformers.utils import logging
 
 from .contender import Generation, Item, Peer, Text
@@ -80,9 +80,11 @@ class Transformers(Peer):
         ids = torch.tensor([[0] * p + list(i.ids) for p, i in zip(pads, items, strict=True)], device=device)
         mask = torch.tensor([[0] * p + [1] * (longest - p) for p in pads], device=device)
         torch.manual_seed(generation.seed_of(items[0]))
+        first = FirstTokens(longest)
+        call = self._call(items, generation) | {"stopping_criteria": StoppingCriteriaList([first])}
         with quiet(), self._own_settings(), passes(self.model if self.drafts else None) as lengths:
             start = perf_counter()
-            out = self.model.generate(ids, attention_mask=mask, **self._call(items, generation)).tolist()
+            out = self.model.generate(ids, attention_mask=mask, **call).tolist()
             seconds = perf_counter() - start
         texts = [self._cut(row[longest:]) for row in out]
         rounds = len(lengths) if self.drafts else len(out[0]) - longest
@@ -90,7 +92,8 @@ class Transformers(Peer):
         if len(texts) > 1:
             return [Text(t, seconds * len(t) / total, len(t)) for t in texts]
         drafted = sum(lengths) - longest - (rounds - 1) if self.drafts else 0
-        return [Text(texts[0], seconds, rounds, drafted, max(0, total - rounds))]
+        accepted, ttft_s = max(0, total - rounds), first.seconds - start
+        return [Text(texts[0], seconds, rounds, drafted, accepted, ttft_s, first.tokens)]
 
     def memory(self) -> Any:
         return None if self.config is None else {"num_assistant_tokens": self.config.num_assistant_tokens}
@@ -138,6 +141,20 @@ class Transformers(Peer):
             if token in self.eos:
                 return tuple(tokens[: i + 1])
         return tuple(tokens)
+
+
+class FirstTokens(StoppingCriteria):
+    """Stops nothing; notes when the first tokens after a prompt are there, and how many."""
+
+    def __init__(self, prompt: int) -> None:
+        self.prompt, self.seconds, self.tokens = prompt, 0.0, 0
+
+    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+        if not self.tokens:
+            if input_ids.is_cuda:
+                torch.cuda.synchronize(input_ids.device)
+            self.seconds, self.tokens = perf_counter(), input_ids.shape[1] - self.prompt
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def load(options: Mapping[str, Any]) -> tuple[Write, dict[str, Any]]:
             stop_token_ids=request["eos"],
         )
         drafted, accepted = _counted(engine, DRAFTED), _counted(engine, ACCEPTED)
-        core, rounds = engine.llm_engine, 0
+        core, rounds, first = engine.llm_engine, 0, 0.0
         tokens: list[int] = []
         start = perf_counter()
         core.add_request(str(next(names)), {"prompt_token_ids": request["ids"]}, sampling)
@@ -52,10 +52,12 @@ def load(options: Mapping[str, Any]) -> tuple[Write, dict[str, Any]]:
             outputs = core.step()
             rounds += 1
             tokens = list(outputs[0].outputs[0].token_ids) if outputs else tokens
+            first = first or (perf_counter() if tokens else 0.0)
         seconds = perf_counter() - start
         return {
             "tokens": tokens,
             "seconds": seconds,
+            "ttft_s": first - start,
             "rounds": rounds,
             "drafted": _counted(engine, DRAFTED) - drafted,
             "accepted": _counted(engine, ACCEPTED) - accepted,

@@ -42,6 +42,8 @@ class Row:
     new_tokens: int = 0
     seconds: float = nan
     tokens_per_s: float = nan
+    ttft_s: float = nan
+    tpot_s: float = nan
     speedup: float = nan
     interval: tuple[float, float] = (nan, nan)
     mean_of_ratios: float = nan

@@ -40,12 +40,24 @@ GLOSSARY: Mapping[str, str] = {
     "speed-up": "Total time of plain decoding divided by that of the method, on the same prompts.",
     "95 % interval": "The middle 95 % of the speed-up over resampled prompts (bootstrap).",
     "mean of ratios": "The mean over prompts of tokens per second, divided by that of plain decoding.",
+    "TTFT": "Time to first token: the mean over prompts, of texts that were decoded alone.",
+    "TPOT": "Time per output token after the first ones, over all prompts.",
     "peer": "Another engine, measured on the same prompts.",
     "regret": "Rounds or time in excess of the best fixed arm in hindsight.",
     "optimum": "The least possible time over all choices of drafter and draft length at every position.",
     "oracle": "The method that takes the optimum; it knows the whole text in advance.",
 }
-UNSIMULATED = {"peer", "plain decoding", "speed-up", "95 % interval", "mean of ratios", "optimum", "oracle"}
+UNSIMULATED = {
+    "peer",
+    "plain decoding",
+    "speed-up",
+    "95 % interval",
+    "mean of ratios",
+    "optimum",
+    "oracle",
+    "TTFT",
+    "TPOT",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ def methods(rows: Sequence[Row]) -> Table:
         "mean of ratios": lambda row: number(row.mean_of_ratios),
         "share of optimum": lambda row: number(100 * row.fraction_of_optimum, 1, " %"),
         "tokens/s": lambda row: number(row.tokens_per_s, 1),
+        "TTFT": lambda row: number(row.ttft_s, 2, " s"),
+        "TPOT": lambda row: number(1000 * row.tpot_s, 1, " ms"),
         "accepted per round": lambda row: number(row.mean_accepted),
         "block efficiency": lambda row: number(row.tokens_per_round),
         "acceptance rate": lambda row: number(100 * row.acceptance_rate, 0, " %"),
