@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from draftwise.policies.auto.drafts import Reason
-from tests.effort import some, thorough
+from tests.effort import THOROUGH, thorough
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SAID = {
@@ -27,6 +27,7 @@ SAID = {
     "replay_policy.py": "rounds, 1.00 tokens per target pass",
     "train_drafter.py": "drafted tokens accepted",
 }
+QUICK = ("counting_executor.py", "own_drafter.py", "own_policy.py")
 SECRETS = re.compile(r"/(home|root|work|tmp|usr)/")
 """Paths of the machine that ran the notebook."""
 
@@ -52,7 +53,7 @@ def cells() -> list[dict[str, Any]]:
     return [cell for cell in book["cells"] if cell["cell_type"] == "code"]
 
 
-@pytest.mark.parametrize("name", some(SAID, 3))
+@pytest.mark.parametrize("name", SAID if THOROUGH else QUICK)
 def test_runs_elsewhere(name: str, run: Callable[[Path], str], tmp_path: Path) -> None:
     assert SAID[name] in run(EXAMPLES / name)
     assert not list(tmp_path.iterdir()), "an example leaves nothing behind"

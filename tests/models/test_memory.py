@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from draftwise.errors import DraftwiseWarning, UserError
-from draftwise.models import hub, memory
+from draftwise.models import hub, load, memory
 from draftwise.models.cache_names import cache_in
 from draftwise.models.hub import list_heads, list_smaller, size_of
 from draftwise.models.load import load_model
@@ -44,6 +44,21 @@ def test_one_line_before_loading_what_does_not_fit(monkeypatch: pytest.MonkeyPat
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load_model("zoo:general", device="cpu")
+
+
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_weights_that_stay_in_16_bits_are_counted_so(
+    has_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_reads_16_bits", lambda: has_kernel)
+    free = memory.weight_bytes(str(find("zoo:general")), "auto")
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always", DraftwiseWarning)
+        load_model("zoo:general", device="cpu", lazy=True)
+    assert [str(one.message).partition(" needs")[0] for one in seen] == ["model 'zoo:general'"] * (
+        not has_kernel
+    )
 
 
 def test_free_memory_is_within_the_control_groups_limit(

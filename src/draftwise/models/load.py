@@ -85,13 +85,14 @@ def load_model(
         config = _read_config(name, path, trust_remote_code)
     fixed = device_map is not None or hasattr(config, "quantization_config")
     precision = _choose_dtype(dtype, "" if fixed else place.type)
+    lazy = lazy and not fixed and place.type == "cpu" and str(precision).endswith("float32")
     if not fixed:
         with explained(name, files="config.json"):
-            warn_if_too_large(name, path, precision, place)
+            stays_short = lazy and _reads_16_bits()  # then a model needs about what its file has
+            warn_if_too_large(name, path, "auto" if stays_short else precision, place)
     options = {"device_map": device_map, "attn_implementation": attn_implementation}
     options = {key: value for key, value in options.items() if value is not None}
     options |= {"config": config, "dtype": precision, "trust_remote_code": trust_remote_code}
-    lazy = lazy and not fixed and place.type == "cpu" and str(precision).endswith("float32")
     with quiet(), explained(name):
         model = _read_lazily(path, **options) if lazy else _read_weights(path, **options)
         loaded: PreTrainedModel = model.eval() if fixed else model.to(place).eval()
@@ -116,6 +117,15 @@ def _read_weights(path: str, **options: Any) -> Any:
         # Transformers has initialised them with random numbers.
         raise ValueError(f"its weights do not fit its config.json, which asks for {absent[0]}")
     return model
+
+
+def _reads_16_bits() -> bool:
+    """Whether a kernel multiplies float32 with weights of 16 bits here."""
+    import torch
+
+    from .native.kernels import linear_kernel
+
+    return linear_kernel(torch.float32, torch.bfloat16) is not None
 
 
 def _read_lazily(path: str, **options: Any) -> Any:

@@ -66,7 +66,7 @@ CASES = [(type, "auto") for type in ("F32", "F16", "Q8_0", "Q5_0", "Q4_0", "Q4_1
 def test_logits_depend_on_nothing_but_the_text(type: str, cache: str) -> None:
     own = logits(type, cache, threads=1, piece=290, width=1, beside=False)
     assert own.shape == (len(REST), VOCAB)
-    for threads, piece, width, beside in ((2, 290, 1, False), (1, 50, 4, True), (2, 120, 1, True)):
+    for threads, piece, width, beside in ((1, 50, 4, True), (2, 120, 1, True)):
         way = {"threads": threads, "piece": piece, "width": width, "beside": beside}
         assert torch.equal(logits(type, cache, **way), own), way  # type: ignore[arg-type]
 
