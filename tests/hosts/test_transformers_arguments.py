@@ -55,6 +55,11 @@ def test_arguments(target: Any, drafted: Any, name: str) -> None:
     verdict, example, _ = ROWS[name]
     assert example is not None
     made = model("gpt2") if name == "token_type_ids" else target
+    if name == "cache_config":  # Transformers makes a stream for it
+        try:
+            torch.Stream()
+        except RuntimeError:
+            pytest.skip("a CUDA build of PyTorch without a driver makes no streams")
     if verdict == REFUSED:
         said = "cache_implementation" if name == "cache_config" else name
         with pytest.raises(UserError, match=said):
