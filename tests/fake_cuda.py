@@ -67,6 +67,7 @@ class FakeCuda:
         self.mode = "default"
         self.modes: list[str] = []
         self.fault: Exception | None = None  # of the next capture
+        self.stuck: set[int] = set()  # pools of captures that failed
         self.current = [Stream()]
 
     @contextmanager
@@ -78,14 +79,22 @@ class FakeCuda:
 
     @contextmanager
     def graph(self, graph: Graph, *, pool: int, stream: Stream, capture_error_mode: str) -> Iterator[None]:
-        """`torch.cuda.graph`."""
+        """`torch.cuda.graph`: after a failure its end raises too, and PyTorch's pool is in use for good."""
         assert self.current[-1] is stream and capture_error_mode == "thread_local"
+        if pool in self.stuck:
+            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
         self.used.append(pool)
-        if self.fault is not None:
-            fault, self.fault = self.fault, None
-            raise fault
-        with Operations(graph.operations):
-            yield
+        fault, self.fault = self.fault, None
+        try:
+            with Operations(graph.operations):
+                yield
+                if fault is not None:
+                    raise fault
+        except Exception:
+            self.stuck.add(pool)
+            if fault is None:
+                raise RuntimeError("operation failed due to a previous error during capture") from None
+            raise
 
     def new_pool(self) -> int:
         """`torch.cuda.graph_pool_handle`."""

@@ -131,6 +131,22 @@ def test_after_a_capture_that_fails_other_passes_are_eager() -> None:
     agree(graphs, eager, PassInput(0, [[6, 7]], 2))
 
 
+def test_a_pass_whose_capture_fails_is_not_timed() -> None:
+    """Its time is that of the attempt, which is not repeated."""
+
+    def fail(*given: Any) -> Any:
+        raise RuntimeError("not permitted")
+
+    runner = ModelRunner(model("llama"))
+    use_graphs(runner, fail)
+    runner.open(0)
+    outputs = [runner.forward(PassInput(0, [[token]], 1)) for token in (3, 4)]
+    assert [(output.info.kind, output.info.is_timed) for output in outputs] == [
+        ("eager", False),
+        ("eager", True),
+    ]
+
+
 def requests(seed: int) -> list[Request]:
     rng = Random(seed)
     made = []

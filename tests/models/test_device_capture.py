@@ -6,6 +6,7 @@ import gc
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from draftwise.models.runner.executors.capturer import Capturer
 from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.models.runner.executors.device_capture import SPARE, DeviceCapture, NoRoom
-from tests.fake_cuda import FakeCuda, install
+from tests.fake_cuda import FakeCuda, Graph, install
 from tests.recording import agree
 from tests.tiny import VOCAB, model
 
@@ -117,6 +118,65 @@ def test_after_a_capture_that_fails_everything_is_as_it_was(gpu: FakeCuda) -> No
     assert before in gpu.current
 
 
+def test_after_a_capture_that_fails_others_have_a_pool_of_their_own(gpu: FakeCuda) -> None:
+    """PyTorch's pool of the host's memory refuses any further capture; graphs that it has go on."""
+    capture = DeviceCapture(CPU)
+    first = capture(doubled, [torch.ones(2)])
+    gpu.fault = RuntimeError("capture invalidated")
+    with pytest.raises(RuntimeError, match="invalidated"):
+        capture(doubled, [torch.ones(3)])
+    second = capture(doubled, [torch.ones(4)])
+    assert gpu.used == [0, 0, 1]
+    assert first()[0].tolist() == [2.0] * 2 and second()[0].tolist() == [2.0] * 4
+
+
+def test_a_broken_capture_says_what_broke_it(gpu: FakeCuda) -> None:
+    """Not what its end says, which is that something did; and no tensor stays behind with the reason."""
+    tensors = list[ReferenceType[Tensor]]()
+
+    def reads(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        tensors.append(ref(y))
+        if gpu.mode != "error" and len(tensors) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return (y,)
+
+    gc.disable()
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            DeviceCapture(CPU)(reads, [torch.ones(2)])
+        assert tensors[-1]() is None
+    finally:
+        gc.enable()
+
+
+def test_a_graph_is_replayed_once_where_it_is_captured(
+    gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first launch takes longer, and may find no memory: neither belongs to a pass."""
+    replays, replay = list[Graph](), Graph.replay
+
+    def counted(graph: Graph) -> None:
+        replays.append(graph)
+        replay(graph)
+
+    monkeypatch.setattr(Graph, "replay", counted)
+    DeviceCapture(CPU)(doubled, [torch.ones(2)])
+    assert len(replays) == 1
+
+
+def test_what_refers_to_itself_is_freed_before_memory_counts_as_short(
+    gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu.free = SPARE - 1
+
+    def collect() -> None:
+        gpu.free = SPARE
+
+    monkeypatch.setattr(gc, "collect", collect)
+    assert DeviceCapture(CPU)(doubled, [torch.ones(2)])()[0].tolist() == [2.0, 2.0]
+
+
 def test_captures_leave_memory_to_others(gpu: FakeCuda) -> None:
     gpu.free = SPARE - 1
     with pytest.raises(NoRoom, match="512 MiB"):
@@ -141,6 +201,17 @@ def test_where_the_cache_has_moved_memory_is_looked_for_again(gpu: FakeCuda) -> 
         runner.cache.ready(1, 4096, 0)
     agree(graphs, eager, PassInput(0, [[3] * 24], 1))
     assert "no memory for more" not in capturer.state
+
+
+def test_a_graph_that_finds_no_memory_itself_is_tried_again_later(gpu: FakeCuda) -> None:
+    """CUDA's own error is of another type than that of PyTorch's allocator."""
+    eager, graphs, capturer = captured()
+    gpu.fault = RuntimeError("CUDA error: out of memory")
+    agree(graphs, eager, PassInput(0, [[at % VOCAB for at in range(24)]], 1), "eager")
+    assert "no memory for more" in capturer.state
+    for runner in (eager, graphs):
+        runner.cache.ready(1, 4096, 0)
+    agree(graphs, eager, PassInput(0, [[3] * 24], 1))
 
 
 def test_a_kind_of_pass_that_cannot_be_captured_leaves_the_others_their_graphs(gpu: FakeCuda) -> None:

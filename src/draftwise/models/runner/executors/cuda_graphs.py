@@ -24,6 +24,7 @@ from torch import Tensor
 from ....core.passes import PassInfo
 from ....errors import one_line
 from ...compiled.blueprint import Unfit, probe_cache
+from ...memory import is_out_of_memory
 from ..cache import Plan
 from ..drafts import (
     MOST_STEPS,
@@ -302,7 +303,7 @@ class CudaGraphs(Executor):
 
     def _refuse(self, shape: Shape, error: Exception) -> None:
         reason = one_line(error)
-        if isinstance(error, (torch.OutOfMemoryError, NoRoom)):
+        if isinstance(error, NoRoom) or is_out_of_memory(error):  # the graph itself needs some, too
             self.is_full = True
             LOG.warning("no further shapes of passes become graphs: %s", reason)
         else:
