@@ -14,8 +14,9 @@ from torch import Tensor
 
 from draftwise.errors import DraftwiseWarning
 from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.executors import capturer as capturing
 from draftwise.models.runner.executors import compile as compiling
-from draftwise.models.runner.executors.capturer import Capturer
+from draftwise.models.runner.executors.capturer import Capturer, least_seconds
 from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.models.runner.executors.device_capture import SPARE, DeviceCapture, NoRoom
@@ -242,6 +243,32 @@ def test_a_model_that_cannot_be_captured_stays_eager_and_says_why_in_one_line(gp
     assert runner.executor is runner.eager and len(capturer.state.splitlines()) == 1
     runner.open(0)
     assert runner.forward(PassInput(0, [[3]], 1)).info.kind == "eager"
+
+
+def test_graphs_that_are_no_longer_used_are_freed_at_once(
+    gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's memory is full before Python looks for what refers to itself."""
+    captures = list[ReferenceType[DeviceCapture]]()
+
+    def capture(device: torch.device) -> DeviceCapture:
+        captures.append(ref(one := DeviceCapture(CPU)))
+        return one
+
+    monkeypatch.setattr(capturing, "DeviceCapture", capture)
+    gc.collect()
+    gc.disable()
+    try:
+        runner = ModelRunner(model("llama"))
+        capturer = Capturer(runner, "auto")
+        capturer.restart()
+        executors = [CudaGraphs(runner, capture=capture(CPU)) for _ in range(2)]
+        least_seconds(runner, executors)
+        executors.clear()
+        alive = [one() for one in captures if one() is not None]
+        assert len(captures) == 6 and alive == [runner.executor.capture]  # type: ignore[attr-defined]
+    finally:
+        gc.enable()
 
 
 def test_captures_between_passes_are_work_done_once(gpu: FakeCuda) -> None:

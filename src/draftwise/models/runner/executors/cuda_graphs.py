@@ -243,6 +243,7 @@ class CudaGraphs(Executor):
             scratch.cached_lengths[0] = 0
             scratch.forward(runner.blank_pass(width))
         scratch.close(0)
+        scratch.executor = scratch.eager  # graphs refer to their runner: without gc neither would be freed
 
     def _shape(self, runner: ModelRunner, given: PassInput) -> PassShape | None:
         count, width = len(given.tokens), max(map(len, given.tokens))

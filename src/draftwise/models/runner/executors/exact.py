@@ -285,7 +285,9 @@ class ExactCompiler:
     def _passes(self, runner: ModelRunner) -> ExactPasses:
         try:
             agreement = Agreement(runner, self.kernels.choose() if self.kernels else None)
-            compare(runner, ExactPasses(runner, agreement, capture=self.make_capture()))
+            trial = ExactPasses(runner, agreement, capture=self.make_capture())
+            compare(runner, trial)
+            trial.graphs.clear()
         except Unfit as reason:
             raise UserError(f"exact=True: {reason}; leave exact out") from reason
         agreement.narrowest = BASE
