@@ -52,6 +52,7 @@ class ExactPasses(CudaGraphs):
     """Runs every pass of one runner by classes that agree; graphs where `capture` makes them, else calls."""
 
     kind, drafts = "exact", False
+    is_optional = False
 
     def __init__(self, runner: ModelRunner, agreement: Agreement, *, capture: Capture) -> None:
         super().__init__(runner, capture=partial(capture_or_call, capture), kernels=agreement.kernels)
