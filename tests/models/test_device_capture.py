@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -149,6 +150,22 @@ def test_a_broken_capture_says_what_broke_it(gpu: FakeCuda) -> None:
         assert tensors[-1]() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_graph_has_a_workspace_of_its_own(gpu: FakeCuda, fails: bool) -> None:
+    """One of all graphs and eager passes is freed where `torch.compile` records graphs; this one stays."""
+    pools: list[int] = []
+
+    def multiplies(x: Tensor) -> tuple[Tensor, ...]:
+        pools.append(gpu.take_workspace())
+        if fails and len(pools) == 3:
+            raise RuntimeError("not permitted")
+        return (x,)
+
+    with pytest.raises(RuntimeError) if fails else nullcontext():
+        DeviceCapture(CPU)(multiplies, [torch.ones(2)])
+    assert pools == [-1, -1, 0] and gpu.workspace is None
 
 
 def test_a_graph_is_replayed_once_where_it_is_captured(

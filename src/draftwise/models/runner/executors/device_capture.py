@@ -92,8 +92,11 @@ class DeviceCapture:
         gc.disable()  # what is freed by chance would end the capture
         try:
             # Other threads may allocate meanwhile.
-            with torch.cuda.graph(
-                graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+            with (
+                workspaces_apart(),
+                torch.cuda.graph(
+                    graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+                ),
             ):
                 try:
                     for place, output in zip(places, function(*inputs), strict=True):
@@ -132,6 +135,21 @@ class DeviceCapture:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info()[0])
+
+
+@contextmanager
+def workspaces_apart() -> Iterator[None]:
+    """Within it, cuBLAS gets new workspaces, which are a graph's own, in its pool.
+
+    PyTorch keeps one for each stream, and frees all where `torch.compile` records graphs of its own: those of
+    ours would still write there.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+    clear()
+    try:
+        yield
+    finally:
+        clear()
 
 
 @contextmanager
