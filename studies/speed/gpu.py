@@ -390,7 +390,7 @@ def measure_head(bench: Bench) -> Iterator[Step]:
 PARTS: dict[str, tuple[Callable[[Bench], Iterator[Step]], float]] = {  # with the most seconds of each
     "first": (measure_first, 90),
     "text": (measure_text, 150),
-    "rounds": (measure_rounds, 60),
+    "rounds": (measure_rounds, 100),
     "passes": (measure_passes, 120),
     "exact": (measure_exact, 90),
     "law": (measure_law, 45),
