@@ -67,6 +67,9 @@ class FakeCuda:
         self.mode = "default"
         self.modes: list[str] = []
         self.fault: Exception | None = None  # of the next capture
+        self.stuck: set[int] = set()  # pools of captures that failed
+        self.workspace: int | None = None  # the pool of that of cuBLAS, -1 for none of a graph
+        self.capturing = -1  # the pool of the capture under way
         self.current = [Stream()]
 
     @contextmanager
@@ -78,14 +81,34 @@ class FakeCuda:
 
     @contextmanager
     def graph(self, graph: Graph, *, pool: int, stream: Stream, capture_error_mode: str) -> Iterator[None]:
-        """`torch.cuda.graph`."""
+        """`torch.cuda.graph`: after a failure its end raises too, and PyTorch's pool is in use for good."""
         assert self.current[-1] is stream and capture_error_mode == "thread_local"
+        if pool in self.stuck:
+            raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
         self.used.append(pool)
-        if self.fault is not None:
-            fault, self.fault = self.fault, None
-            raise fault
-        with Operations(graph.operations):
-            yield
+        fault, self.fault = self.fault, None
+        self.capturing = pool
+        try:
+            with Operations(graph.operations):
+                yield
+                if fault is not None:
+                    raise fault
+        except Exception:
+            self.stuck.add(pool)
+            if fault is None:
+                raise RuntimeError("operation failed due to a previous error during capture") from None
+            raise
+        finally:
+            self.capturing = -1
+
+    def take_workspace(self) -> int:
+        """The pool of cuBLAS's workspace, which a matrix product takes where there is none."""
+        self.workspace = self.capturing if self.workspace is None else self.workspace
+        return self.workspace
+
+    def clear_workspaces(self) -> None:
+        """`torch._C._cuda_clearCublasWorkspaces`."""
+        self.workspace = None
 
     def new_pool(self) -> int:
         """`torch.cuda.graph_pool_handle`."""
@@ -117,4 +140,5 @@ def install(patch: pytest.MonkeyPatch) -> FakeCuda:
     }
     for name, value in names.items():
         patch.setattr(torch.cuda, name, value)
+    patch.setattr(torch._C, "_cuda_clearCublasWorkspaces", fake.clear_workspaces, raising=False)
     return fake

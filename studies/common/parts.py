@@ -7,6 +7,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from subprocess import PIPE, Popen
 from tempfile import TemporaryFile
 from threading import Timer
@@ -23,8 +24,11 @@ def run_part(line: Sequence[str], seconds: float, note: Callable[[Row], None]) -
     After so many seconds the command and its children are killed.
     """
     ends: list[str] = []
-    with TemporaryFile("w+", encoding="utf-8") as errors:
-        child = Popen(line, stdout=PIPE, stderr=errors, text=True, start_new_session=True)
+    # A character may be cut where the child was killed: `errors` replaces it.
+    with TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        child = Popen(
+            line, stdout=PIPE, stderr=errors, encoding="utf-8", errors="replace", start_new_session=True
+        )
 
         def end() -> None:
             ends.append(f"took longer than {seconds:.0f} s")
@@ -34,8 +38,11 @@ def run_part(line: Sequence[str], seconds: float, note: Callable[[Row], None]) -
         timer.start()
         assert child.stdout is not None
         for text in child.stdout:
-            if text.startswith("{"):
-                note(json.loads(text))
+            row: Any = None
+            with suppress(ValueError):  # a library's own line, or one that was cut where the child was killed
+                row = json.loads(text)
+            if isinstance(row, dict):
+                note(row)
         code = child.wait()
         timer.cancel()
         errors.seek(0)

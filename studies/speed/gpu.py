@@ -1,10 +1,12 @@
 """Draftwise on a GPU: passes by width, exactness, speed of text beside Transformers' modes, waits a round.
 
-    python -m studies.speed.gpu --out OUT                 everything, in at most eight minutes
+    python -m studies.speed.gpu --out OUT                 the parts in turn, in at most eight minutes
+    python -m studies.speed.gpu --out OUT --minutes 13    time for all of them
     python -m studies.speed.gpu --out OUT --only passes   one part
     python -m studies.speed.gpu --out OUT --cpu           every part at its smallest, on a CPU: no figures
 
-Each part runs in a process of its own, so that one that fails, hangs or crashes leaves the others their time.
+Each part runs in a process of its own, so that one that fails, hangs or crashes leaves the others their time;
+the last one takes what is left.
 Rows are written to OUT/gpu.json as they come, and tables are printed at the end. Parts, the most telling
 first:
 
@@ -34,6 +36,7 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from time import perf_counter
 from types import SimpleNamespace
@@ -57,6 +60,7 @@ LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpy
 COPIES = ("Memcpy DtoH", "Memcpy HtoD")
 PHASE = "phase: "  # how the names of a round's phases begin among the profiler's events
 FEW = 4  # texts of what is slow
+MINUTES = 8.0  # of all parts
 HEAVY = (30, 28)  # how many times as wide, and layers: 1.0 billion weights
 SMALLEST: Row = {  # with --cpu
     "shapes": ["tiny"],
@@ -97,6 +101,16 @@ def timeline(
         {"phase": name, "ms": round(whole / each, 3), "gpu_ms": round(part / each, 3)}
         for name, (whole, part) in ms.items()
     ]
+
+
+def idle_share(phases: Sequence[tuple[str, float, float]], busy: Sequence[tuple[float, float]]) -> float:
+    """The share of the time from the first phase to the end of the last in which no kernel ran."""
+    begin, end = min(at for _, at, _ in phases), max(at for *_, at in phases)
+    worked, done = 0.0, begin
+    for first, last in sorted(busy):
+        worked += max(0.0, min(last, end) - max(first, done))
+        done = max(done, min(last, end))
+    return round(1 - worked / (end - begin), 3)
 
 
 def mark_phases(loop: Any) -> None:
@@ -145,7 +159,10 @@ def measure_first(bench: Bench) -> Iterator[Step]:
     import transformers
 
     name = device_name() if bench.device == "cuda" else "cpu"
-    yield lambda: {"device": name, "torch": torch.__version__, "transformers": transformers.__version__}
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    cudnn: Any = torch.backends.cudnn  # its functions have no types
+    versions |= {"cudnn": str(cudnn.version()), "matmul": torch.get_float32_matmul_precision()}
+    yield lambda: {"device": name, **versions}
     model, plain = bench.target("float32"), list[Any]()
 
     def texts(policy: str, graphs: bool) -> Row:
@@ -234,13 +251,11 @@ def measure_rounds(bench: Bench) -> Iterator[Step]:
         loop.add(prompts[0], Sampling(max_new_tokens=10 + 5 * bench.args.rounds, seed=1, **sampling))
         loop.step()
         bench.wait()
-        begin = perf_counter()
         with profile(activities=kinds) as seen:
             while loop.open and rounds < bench.args.rounds:
                 loop.step()
                 rounds += 1
             bench.wait()
-        seconds = perf_counter() - begin
         while loop.open:
             loop.step()
         events = list(seen.events())
@@ -253,7 +268,7 @@ def measure_rounds(bench: Bench) -> Iterator[Step]:
         phases[:] = timeline(marks, busy, rounds)
         row: Row = {"method": policy, **sampling, "rounds": rounds}
         if bench.device == "cuda":
-            row["idle"] = round(1 - sum(end - start for start, end in busy) / 1e6 / seconds, 3)
+            row["idle"] = idle_share(marks, busy)
         return row | event_counts((event.name for event in events), rounds)
 
     for policy in ("none", "static-4", "static-8?drafter=ngram", "auto"):
@@ -292,6 +307,20 @@ def measure_passes(bench: Bench) -> Iterator[Step]:
             runner.forward(PassInput(0, torch.randint(5, 1000, (batch, 512)).tolist(), 1, slots=2048))
         return {"model": name, "kind": kind, "batch": batch, "width": width, "ms": bench.median_ms(run)}
 
+    def growing(made: list[Any], name: str, first: int, has_cudnn: bool) -> Row:
+        """Eager passes over one token, each after a length that is new: cuDNN plans for every one."""
+        runner, lengths = made[0], count(first)
+
+        def run() -> None:
+            runner.cached_lengths[:] = [next(lengths)]
+            runner.forward(PassInput(0, [[7]], 1, slots=2048))
+
+        torch.backends.cuda.enable_cudnn_sdp(has_cudnn)
+        ms = bench.median_ms(run)
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        kind = f"eager, new lengths, {'any' if has_cudnn else 'no cuDNN'} attention"
+        return {"model": name, "kind": kind, "batch": 1, "width": 1, "ms": ms}
+
     for name in bench.args.shapes:
         model = model_of_shape(name, torch.bfloat16, bench.device)
         size = sum(p.numel() * p.element_size() for p in {id(p): p for p in model.parameters()}.values())
@@ -301,6 +330,9 @@ def measure_passes(bench: Bench) -> Iterator[Step]:
             for batch in (1, 8) if kind == "graph" else (1,):
                 for width in bench.args.widths:
                     yield partial(timed, made, name, kind, batch, width)
+            if kind == "eager":
+                yield partial(growing, made, name, 600, True)
+                yield partial(growing, made, name, 700, False)
         del model
 
 
@@ -358,7 +390,7 @@ def measure_head(bench: Bench) -> Iterator[Step]:
 PARTS: dict[str, tuple[Callable[[Bench], Iterator[Step]], float]] = {  # with the most seconds of each
     "first": (measure_first, 90),
     "text": (measure_text, 150),
-    "rounds": (measure_rounds, 60),
+    "rounds": (measure_rounds, 100),
     "passes": (measure_passes, 120),
     "exact": (measure_exact, 90),
     "law": (measure_law, 45),
@@ -376,6 +408,11 @@ def show(rows: Sequence[Row]) -> None:
             print(table_row(*(row.get(name, "") for name in names)))
 
 
+def limit(part: str, minutes: float) -> float:
+    """The most seconds of a part, more where there are more minutes than by default."""
+    return PARTS[part][1] * max(1.0, minutes / MINUTES)
+
+
 def run_all(args: Namespace, given: Sequence[str]) -> list[Row]:
     """Run the parts, each in a process of its own, until the time is over; returns all rows."""
     rows, begin = list[Row](), perf_counter()
@@ -391,7 +428,7 @@ def run_all(args: Namespace, given: Sequence[str]) -> list[Row]:
             note({"part": part, "error": "no time was left"})
             continue
         line = [sys.executable, "-m", "studies.speed.gpu", *given, "--child", part]
-        most = left if args.cpu else min(left, PARTS[part][1])
+        most = left if args.cpu or part == args.only[-1] else min(left, limit(part, args.minutes))
         if reason := run_part(line, most, note):
             note({"part": part, "error": reason})
     return rows
@@ -410,7 +447,7 @@ def options() -> Any:
     parser.add_argument("--samples", type=int, default=2000, help="texts of `law`")
     parser.add_argument("--rounds", type=int, default=30, help="rounds that are profiled")
     parser.add_argument("--cpu", action="store_true", help="each part at its smallest, on a CPU: no figures")
-    parser.add_argument("--minutes", type=float, default=8.0, help="when the last part is ended")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="when the last part is ended")
     parser.add_argument("--child", default="", help="run this part here, and print its rows")
     parser.add_argument("--out", type=Path, required=True, help="gpu.json is written to this folder")
     return parser

@@ -131,6 +131,49 @@ def test_after_a_capture_that_fails_other_passes_are_eager() -> None:
     agree(graphs, eager, PassInput(0, [[6, 7]], 2))
 
 
+def test_a_pass_whose_capture_fails_is_not_timed() -> None:
+    """Its time is that of the attempt, which is not repeated."""
+
+    def fail(*given: Any) -> Any:
+        raise RuntimeError("not permitted")
+
+    runner = ModelRunner(model("llama"))
+    use_graphs(runner, fail)
+    runner.open(0)
+    outputs = [runner.forward(PassInput(0, [[token]], 1)) for token in (3, 4)]
+    assert [(output.info.kind, output.info.is_timed) for output in outputs] == [
+        ("eager", False),
+        ("eager", True),
+    ]
+
+
+def test_where_the_cache_has_no_memory_for_a_class_of_slots_passes_are_eager(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An eager pass needs fewer; the growth is tried once, and other classes have graphs again."""
+    (eager, graphs), tried, grow = runners(model("llama"), 1), list[int](), RowLayer.grow
+    use_graphs(graphs, recorder())
+    eager.cache.fix(1, 128)
+
+    def short(layer: RowLayer) -> None:
+        if layer.plan is graphs.cache.plan and layer.plan.slots > 64:
+            layer.plan.is_torn = True
+            tried.append(layer.plan.slots)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        grow(layer)
+
+    monkeypatch.setattr(RowLayer, "grow", short)
+    monkeypatch.setattr(cuda_graphs, "FIRST_SLOTS", 16)
+    text = [at % VOCAB for at in range(30)]
+    for tokens, kind in ((text, "graph"), ([3, 4], "graph"), ([5], "eager"), ([6], "eager")):
+        if kind == "eager":
+            monkeypatch.setattr(cuda_graphs, "slots_class", lambda longest: 128)
+        agree(graphs, eager, PassInput(0, [tokens], 1), kind)
+    assert tried == [128]
+    monkeypatch.undo()
+    agree(graphs, eager, PassInput(0, [[7]], 1))
+
+
 def requests(seed: int) -> list[Request]:
     rng = Random(seed)
     made = []

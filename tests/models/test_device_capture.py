@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from random import Random
 from types import SimpleNamespace
 from typing import Any
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
@@ -13,12 +15,13 @@ from torch import Tensor
 
 from draftwise.errors import DraftwiseWarning
 from draftwise.models.runner import ModelRunner, PassInput
+from draftwise.models.runner.executors import capturer as capturing
 from draftwise.models.runner.executors import compile as compiling
-from draftwise.models.runner.executors.capturer import Capturer
+from draftwise.models.runner.executors.capturer import Capturer, least_seconds
 from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
 from draftwise.models.runner.executors.device_capture import SPARE, DeviceCapture, NoRoom
-from tests.fake_cuda import FakeCuda, install
+from tests.fake_cuda import FakeCuda, Graph, install
 from tests.recording import agree
 from tests.tiny import VOCAB, model
 
@@ -117,6 +120,81 @@ def test_after_a_capture_that_fails_everything_is_as_it_was(gpu: FakeCuda) -> No
     assert before in gpu.current
 
 
+def test_after_a_capture_that_fails_others_have_a_pool_of_their_own(gpu: FakeCuda) -> None:
+    """PyTorch's pool of the host's memory refuses any further capture; graphs that it has go on."""
+    capture = DeviceCapture(CPU)
+    first = capture(doubled, [torch.ones(2)])
+    gpu.fault = RuntimeError("capture invalidated")
+    with pytest.raises(RuntimeError, match="invalidated"):
+        capture(doubled, [torch.ones(3)])
+    second = capture(doubled, [torch.ones(4)])
+    assert gpu.used == [0, 0, 1]
+    assert first()[0].tolist() == [2.0] * 2 and second()[0].tolist() == [2.0] * 4
+
+
+def test_a_broken_capture_says_what_broke_it(gpu: FakeCuda) -> None:
+    """Not what its end says, which is that something did; and no tensor stays behind with the reason."""
+    tensors = list[ReferenceType[Tensor]]()
+
+    def reads(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        tensors.append(ref(y))
+        if gpu.mode != "error" and len(tensors) == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return (y,)
+
+    gc.disable()
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            DeviceCapture(CPU)(reads, [torch.ones(2)])
+        assert tensors[-1]() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_graph_has_a_workspace_of_its_own(gpu: FakeCuda, fails: bool) -> None:
+    """One of all graphs and eager passes is freed where `torch.compile` records graphs; this one stays."""
+    pools: list[int] = []
+
+    def multiplies(x: Tensor) -> tuple[Tensor, ...]:
+        pools.append(gpu.take_workspace())
+        if fails and len(pools) == 3:
+            raise RuntimeError("not permitted")
+        return (x,)
+
+    with pytest.raises(RuntimeError) if fails else nullcontext():
+        DeviceCapture(CPU)(multiplies, [torch.ones(2)])
+    assert pools == [-1, -1, 0] and gpu.workspace is None
+
+
+def test_a_graph_is_replayed_once_where_it_is_captured(
+    gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first launch takes longer, and may find no memory: neither belongs to a pass."""
+    replays, replay = list[Graph](), Graph.replay
+
+    def counted(graph: Graph) -> None:
+        replays.append(graph)
+        replay(graph)
+
+    monkeypatch.setattr(Graph, "replay", counted)
+    DeviceCapture(CPU)(doubled, [torch.ones(2)])
+    assert len(replays) == 1
+
+
+def test_what_refers_to_itself_is_freed_before_memory_counts_as_short(
+    gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu.free = SPARE - 1
+
+    def collect() -> None:
+        gpu.free = SPARE
+
+    monkeypatch.setattr(gc, "collect", collect)
+    assert DeviceCapture(CPU)(doubled, [torch.ones(2)])()[0].tolist() == [2.0, 2.0]
+
+
 def test_captures_leave_memory_to_others(gpu: FakeCuda) -> None:
     gpu.free = SPARE - 1
     with pytest.raises(NoRoom, match="512 MiB"):
@@ -141,6 +219,17 @@ def test_where_the_cache_has_moved_memory_is_looked_for_again(gpu: FakeCuda) -> 
         runner.cache.ready(1, 4096, 0)
     agree(graphs, eager, PassInput(0, [[3] * 24], 1))
     assert "no memory for more" not in capturer.state
+
+
+def test_a_graph_that_finds_no_memory_itself_is_tried_again_later(gpu: FakeCuda) -> None:
+    """CUDA's own error is of another type than that of PyTorch's allocator."""
+    eager, graphs, capturer = captured()
+    gpu.fault = RuntimeError("CUDA error: out of memory")
+    agree(graphs, eager, PassInput(0, [[at % VOCAB for at in range(24)]], 1), "eager")
+    assert "no memory for more" in capturer.state
+    for runner in (eager, graphs):
+        runner.cache.ready(1, 4096, 0)
+    agree(graphs, eager, PassInput(0, [[3] * 24], 1))
 
 
 def test_a_kind_of_pass_that_cannot_be_captured_leaves_the_others_their_graphs(gpu: FakeCuda) -> None:
@@ -171,6 +260,32 @@ def test_a_model_that_cannot_be_captured_stays_eager_and_says_why_in_one_line(gp
     assert runner.executor is runner.eager and len(capturer.state.splitlines()) == 1
     runner.open(0)
     assert runner.forward(PassInput(0, [[3]], 1)).info.kind == "eager"
+
+
+def test_graphs_that_are_no_longer_used_are_freed_at_once(
+    gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's memory is full before Python looks for what refers to itself."""
+    captures = list[ReferenceType[DeviceCapture]]()
+
+    def capture(device: torch.device) -> DeviceCapture:
+        captures.append(ref(one := DeviceCapture(CPU)))
+        return one
+
+    monkeypatch.setattr(capturing, "DeviceCapture", capture)
+    gc.collect()
+    gc.disable()
+    try:
+        runner = ModelRunner(model("llama"))
+        capturer = Capturer(runner, "auto")
+        capturer.restart()
+        executors = [CudaGraphs(runner, capture=capture(CPU)) for _ in range(2)]
+        least_seconds(runner, executors)
+        executors.clear()
+        alive = [one() for one in captures if one() is not None]
+        assert len(captures) == 6 and alive == [runner.executor.capture]  # type: ignore[attr-defined]
+    finally:
+        gc.enable()
 
 
 def test_captures_between_passes_are_work_done_once(gpu: FakeCuda) -> None:

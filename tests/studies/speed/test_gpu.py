@@ -42,6 +42,30 @@ def test_a_timeline_shows_what_the_gpu_computes_in_each_phase() -> None:
     ]
 
 
+def test_a_gpu_idles_where_no_kernel_runs_during_the_rounds() -> None:
+    """Whatever the profiler takes before and after them; kernels beside each other count once."""
+    phases = [("launch", 0.0, 1e3), ("read", 1e3, 4e3)]
+    assert gpu.idle_share(phases, [(-5e3, 500.0), (1e3, 2e3), (1500.0, 2e3), (3500.0, 9e3)]) == 0.5
+    assert gpu.idle_share(phases, []) == 1.0
+
+
+def test_parts_have_more_time_where_there_is_more() -> None:
+    assert gpu.limit("text", 2.0) == gpu.limit("text", 8.0) == gpu.PARTS["text"][1]
+    assert gpu.limit("text", 16.0) == 2 * gpu.PARTS["text"][1]
+
+
+@pytest.mark.parametrize(("only", "expected"), [("law,head", [45.0, 480.0]), ("exact", [480.0])])
+def test_the_last_part_has_all_time_that_is_left(
+    only: str, expected: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most: list[float] = []
+    monkeypatch.setattr(gpu, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(gpu, "run_part", lambda line, seconds, note: most.append(seconds))
+    args = gpu.options().parse_args(["--only", only, "--out", str(tmp_path)])
+    gpu.run_all(args, [])
+    assert most == expected
+
+
 def test_phases_of_rounds_are_marked_once_each() -> None:
     """Of a target with a device of its own the launch, the late learning and the read; of others the pass."""
     for is_asynchronous, passes in ((True, ["launch", "learn late", "read"]), (False, ["verify"])):
@@ -78,8 +102,9 @@ def test_a_part_runs_on_a_cpu_and_leaves_its_rows_in_the_file(tmp_path: Path) ->
     ran = subprocess.run(line, capture_output=True, text=True, check=False, cwd=ROOT)
     rows = json.loads((tmp_path / "gpu.json").read_text())
     assert ran.returncode == 0, rows
-    assert {row["kind"] for row in rows} == {"graph", "eager"}
-    assert sum("ms" in row for row in rows) == 6
+    kinds = Counter(row["kind"] for row in rows if "ms" in row)
+    growing = {f"eager, new lengths, {which} attention": 1 for which in ("any", "no cuDNN")}
+    assert kinds == {"graph": 4, "eager": 2, **growing}
 
 
 def test_samples_of_one_law_and_of_two() -> None:
@@ -91,11 +116,12 @@ def test_samples_of_one_law_and_of_two() -> None:
 
 
 CHILD = """
-import sys, time
+import os, sys, time
 print('{"n": 1}', flush=True)
 print("a warning")
-if sys.argv[1] == "hangs": time.sleep(600)
-if sys.argv[1] == "fails": raise RuntimeError("out of memory")
+print("{'some': 'library'}")
+if sys.argv[1] == "hangs": print('{"n": 2, "cu', end="", flush=True); time.sleep(600)
+if sys.argv[1] == "fails": os.write(2, bytes([0xe2, 10])); raise RuntimeError("out of memory")
 print('{"n": 2}', flush=True)
 """
 

@@ -181,12 +181,13 @@ class ModelRunner:
             begin = perf_counter()
             busy = self.poll()
             self.setup_seconds += perf_counter() - begin
+        before = self.setup_seconds
         output = self.executor.try_run(self, given)
         if output is None:
             # Entering the mode once more takes several microseconds.
             with nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode():
                 output = self._forward(given)
-        if busy:
+        if busy or self.setup_seconds != before:  # also where a capture has failed
             output.info.is_timed = False
         return output
 

@@ -110,10 +110,12 @@ class Choice:
 
     def _try(self, kernels: Kernels | None) -> None:
         trial = CudaGraphs(self.runner, capture=self.make_capture(), kernels=kernels)
-        compare(self.runner, trial)
+        try:
+            compare(self.runner, trial)
+        finally:
+            trial.graphs.clear()
         if trial.refused or trial.is_full:
             raise Unfit(next(iter(trial.refused.values()), "no memory for graphs"))
-        trial.graphs.clear()
 
 
 @torch.inference_mode()
@@ -130,4 +132,6 @@ def least_seconds(runner: ModelRunner, executors: Sequence[Executor]) -> list[fl
             begin = perf_counter()
             scratch.forward(given).logits.sum().item()
             least[at] = min(least[at], perf_counter() - begin)
+    for scratch in scratches:
+        scratch.executor = scratch.eager  # graphs refer to their runner: without gc neither would be freed
     return least

@@ -24,6 +24,7 @@ from torch import Tensor
 from ....core.passes import PassInfo
 from ....errors import one_line
 from ...compiled.blueprint import Unfit, probe_cache
+from ...memory import is_out_of_memory
 from ..cache import Plan
 from ..drafts import (
     MOST_STEPS,
@@ -106,6 +107,7 @@ class CudaGraphs(Executor):
     """
 
     kind, drafts, is_bound = "graph", True, True
+    is_optional = True  # eager passes may take the place of its own
 
     def __init__(
         self,
@@ -122,6 +124,7 @@ class CudaGraphs(Executor):
         self.spans: dict[int, Tensor] = {}
         self.captures = 0
         self.is_full = False  # after a capture that found no memory
+        self.too_large: set[tuple[int, int]] = set()  # rows and slots that the KV cache cannot grow to
         self.refused: dict[str, str] = {}  # kinds that could not be captured, and why
 
     @torch.inference_mode()
@@ -242,6 +245,7 @@ class CudaGraphs(Executor):
             scratch.cached_lengths[0] = 0
             scratch.forward(runner.blank_pass(width))
         scratch.close(0)
+        scratch.executor = scratch.eager  # graphs refer to their runner: without gc neither would be freed
 
     def _shape(self, runner: ModelRunner, given: PassInput) -> PassShape | None:
         count, width = len(given.tokens), max(map(len, given.tokens))
@@ -269,9 +273,19 @@ class CudaGraphs(Executor):
         What is `fixed` is in the graph, after the kernels, the shape and the layers.
         """
         cache, plan = runner.cache, runner.cache.plan
-        cache.ready(max(shape.first + shape.rows, len(runner.request_ids)), shape.slots, 0)
+        size = max(shape.first + shape.rows, len(runner.request_ids)), shape.slots
+        if size in self.too_large:
+            return None
+        cache.ready(*size, 0)
         self._drop_moved(plan)
-        tensors = self._cache_tensors(runner, shape)
+        try:
+            tensors = self._cache_tensors(runner, shape)
+        except Exception as error:  # an eager pass needs no more than it reads
+            if not (self.is_optional and is_out_of_memory(error)):
+                raise
+            self.too_large.add(size)
+            LOG.warning("passes over %d rows of %d tokens run without graphs: %s", *size, one_line(error))
+            return None
         self.version = plan.buffers, plan.capacity, plan.slots
         if shape in self.graphs:
             captured = self.graphs[shape] = self.graphs.pop(shape)  # the latest
@@ -281,14 +295,14 @@ class CudaGraphs(Executor):
         begin = perf_counter()
         while len(self.graphs) >= MOST_GRAPHS:
             del self.graphs[next(iter(self.graphs))]
-        numbers = Numbers(shape.rows, columns, dtype, runner.device)
-        # While it is captured, a row's tokens are written where the replay will write them again.
-        array, lengths = numbers.write(), runner.cached_lengths[shape.first :][: shape.rows]
-        array[: len(lengths), 0] = lengths
-        numbers.send()
-        more = make_more()
-        inputs = [numbers.device, self._span(shape.slots, runner.device), *more]
         try:
+            numbers = Numbers(shape.rows, columns, dtype, runner.device)
+            # While it is captured, a row's tokens are written where the replay will write them again.
+            array, lengths = numbers.write(), runner.cached_lengths[shape.first :][: shape.rows]
+            array[: len(lengths), 0] = lengths
+            numbers.send()
+            more = make_more()
+            inputs = [numbers.device, self._span(shape.slots, runner.device), *more]
             function = partial(function, runner, self.kernels, shape, tuple(self.layers), *fixed)
             replay = self.capture(function, [*inputs, *tensors])
         except Exception as error:  # no memory, or whatever the model's code raises; eager passes still run
@@ -302,7 +316,7 @@ class CudaGraphs(Executor):
 
     def _refuse(self, shape: Shape, error: Exception) -> None:
         reason = one_line(error)
-        if isinstance(error, (torch.OutOfMemoryError, NoRoom)):
+        if isinstance(error, NoRoom) or is_out_of_memory(error):  # the graph itself needs some, too
             self.is_full = True
             LOG.warning("no further shapes of passes become graphs: %s", reason)
         else:

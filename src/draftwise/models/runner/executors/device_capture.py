@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 SPARE = 512 << 20  # bytes of the GPU's memory that captures leave free
+FAILED: list[Any] = []  # graphs of broken captures: PyTorch's allocator of host memory may refer to them
 
 Function = Callable[..., tuple[Tensor, ...]]
 Replay = Callable[[], tuple[Tensor, ...]]
@@ -42,7 +43,6 @@ class DeviceCapture:
         self.stream: Any = None
         self.pool: Any = None
         self.graphs = WeakSet[Any]()
-        self.failed: list[Any] = []  # PyTorch's allocator may still refer to them
         self.outputs: dict[tuple[int, torch.dtype], Tensor] = {}
 
     def __call__(self, function: Function, inputs: Sequence[Tensor]) -> Replay:
@@ -54,11 +54,16 @@ class DeviceCapture:
         """
         with torch.cuda.device(self.device):
             free = self._free()
+            if free < SPARE:  # runners and their graphs refer to each other
+                gc.collect()
+                free = self._free()
             if free < SPARE:
                 raise NoRoom(f"less than {SPARE >> 20} MiB of the GPU's memory are free")
             self.stream = self.stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
             if not self.graphs:  # a pool whose graphs are gone cannot be used again
-                self.pool, self.outputs, self.bytes = torch.cuda.graph_pool_handle(), {}, 0
+                self.pool, self.outputs, self.bytes = None, {}, 0
+            if self.pool is None:
+                self.pool = torch.cuda.graph_pool_handle()
             current = torch.cuda.current_stream()
             self.stream.wait_stream(current)
             try:
@@ -67,6 +72,7 @@ class DeviceCapture:
                     with waits_are_errors():
                         places = self._places(function(*inputs))
                     graph = self._record(function, inputs, places)
+                    graph.replay()  # the first one moves the graph to the GPU: no time of a pass
             finally:
                 current.wait_stream(self.stream)
             self.bytes += max(0, free - self._free())
@@ -81,23 +87,37 @@ class DeviceCapture:
 
     def _record(self, function: Function, inputs: Sequence[Tensor], places: Sequence[Tensor]) -> Any:
         graph = torch.cuda.CUDAGraph()
+        reason: BaseException | None = None
         collects = gc.isenabled()
         gc.disable()  # what is freed by chance would end the capture
         try:
             # Other threads may allocate meanwhile.
-            with torch.cuda.graph(
-                graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+            with (
+                workspaces_apart(),
+                torch.cuda.graph(
+                    graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+                ),
             ):
-                for place, output in zip(places, function(*inputs), strict=True):
-                    place.copy_(output)
-        except BaseException:
-            self.failed.append(graph)
-            with suppress(AttributeError, RuntimeError):  # `capture_end` leaves this out where it raises
+                try:
+                    for place, output in zip(places, function(*inputs), strict=True):
+                        place.copy_(output)
+                except BaseException as error:
+                    reason = error
+                    raise
+        except BaseException as error:
+            with suppress(AttributeError, RuntimeError):  # PyTorch 2.11's `capture_end` leaves this out
                 torch._C._cuda_endAllocateToPool(self.device.index or 0, self.pool)
-            raise
+                FAILED.append(graph)
+            self.pool = None  # the allocator of host memory has it in use for good, and would refuse a graph
+            reason = reason or error
         finally:
             if collects:
                 gc.enable()
+        if reason is not None:  # the end of a broken capture raises as well, and says less
+            try:
+                raise reason
+            finally:
+                reason = None  # it refers to this frame, and so to all tensors of the pass
         self.graphs.add(graph)
         return graph
 
@@ -115,6 +135,21 @@ class DeviceCapture:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info()[0])
+
+
+@contextmanager
+def workspaces_apart() -> Iterator[None]:
+    """Within it, cuBLAS gets new workspaces, which are a graph's own, in its pool.
+
+    PyTorch keeps one for each stream, and frees all where `torch.compile` records graphs of its own: those of
+    ours would still write there.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+    clear()
+    try:
+        yield
+    finally:
+        clear()
 
 
 @contextmanager

@@ -52,6 +52,7 @@ class ExactPasses(CudaGraphs):
     """Runs every pass of one runner by classes that agree; graphs where `capture` makes them, else calls."""
 
     kind, drafts = "exact", False
+    is_optional = False
 
     def __init__(self, runner: ModelRunner, agreement: Agreement, *, capture: Capture) -> None:
         super().__init__(runner, capture=partial(capture_or_call, capture), kernels=agreement.kernels)
@@ -285,7 +286,9 @@ class ExactCompiler:
     def _passes(self, runner: ModelRunner) -> ExactPasses:
         try:
             agreement = Agreement(runner, self.kernels.choose() if self.kernels else None)
-            compare(runner, ExactPasses(runner, agreement, capture=self.make_capture()))
+            trial = ExactPasses(runner, agreement, capture=self.make_capture())
+            compare(runner, trial)
+            trial.graphs.clear()
         except Unfit as reason:
             raise UserError(f"exact=True: {reason}; leave exact out") from reason
         agreement.narrowest = BASE
