@@ -68,6 +68,7 @@ class FakeCuda:
         self.modes: list[str] = []
         self.fault: Exception | None = None  # of the next capture
         self.stuck: set[int] = set()  # pools of captures that failed
+        self.ended: list[int] = []  # pools that captures which failed have let go
         self.workspace: int | None = None  # the pool of that of cuBLAS, -1 for none of a graph
         self.capturing = -1  # the pool of the capture under way
         self.current = [Stream()]
@@ -110,6 +111,10 @@ class FakeCuda:
         """`torch._C._cuda_clearCublasWorkspaces`."""
         self.workspace = None
 
+    def end_allocation(self, device: int, pool: int) -> None:
+        """`torch._C._cuda_endAllocateToPool`: nothing more of the host's comes from a pool."""
+        self.ended.append(pool)
+
     def new_pool(self) -> int:
         """`torch.cuda.graph_pool_handle`."""
         self.pools.append(len(self.pools))
@@ -141,4 +146,6 @@ def install(patch: pytest.MonkeyPatch) -> FakeCuda:
     for name, value in names.items():
         patch.setattr(torch.cuda, name, value)
     patch.setattr(torch._C, "_cuda_clearCublasWorkspaces", fake.clear_workspaces, raising=False)
+    # A CUDA build of PyTorch has a real one, which knows no such pools.
+    patch.setattr(torch._C, "_cuda_endAllocateToPool", fake.end_allocation, raising=False)
     return fake

@@ -17,6 +17,7 @@ from draftwise.errors import DraftwiseWarning
 from draftwise.models.runner import ModelRunner, PassInput
 from draftwise.models.runner.executors import capturer as capturing
 from draftwise.models.runner.executors import compile as compiling
+from draftwise.models.runner.executors import device_capture
 from draftwise.models.runner.executors.capturer import Capturer, least_seconds
 from draftwise.models.runner.executors.compile import compile_runner
 from draftwise.models.runner.executors.cuda_graphs import CudaGraphs
@@ -30,6 +31,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    monkeypatch.setattr(device_capture, "FAILED", [])
     return install(monkeypatch)
 
 
@@ -116,6 +118,7 @@ def test_after_a_capture_that_fails_everything_is_as_it_was(gpu: FakeCuda) -> No
     with pytest.raises(RuntimeError, match="invalidated"):
         capture(doubled, [torch.ones(2)])
     assert gc.isenabled() and gpu.mode == "default"
+    assert gpu.ended == gpu.used and len(device_capture.FAILED) == 1
     assert capture(doubled, [torch.ones(2)])()[0].tolist() == [2.0, 2.0]
     assert before in gpu.current
 
@@ -147,6 +150,7 @@ def test_a_broken_capture_says_what_broke_it(gpu: FakeCuda) -> None:
     try:
         with pytest.raises(torch.OutOfMemoryError):
             DeviceCapture(CPU)(reads, [torch.ones(2)])
+        device_capture.FAILED.clear()  # only this GPU's graphs hold tensors
         assert tensors[-1]() is None
     finally:
         gc.enable()
