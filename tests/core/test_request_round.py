@@ -142,6 +142,17 @@ def test_processors_are_asked_for_nothing_after_the_end_of_the_text(end: int, ho
     assert asked == (told if how == "ends" else []), "of each new token once"
 
 
+def test_a_criterion_is_not_asked_again_where_a_processor_raised() -> None:
+    """It may read `text[start]`, which is not there."""
+
+    def ends(text: Sequence[int], start: int) -> int | None:
+        return 1 if text[start] == 3 else None
+
+    turn = turn_of(Draft.chain([7, 7, 9]), processors=(lambda ids, logits: logits,), ends=ends)
+    turn.accept(Opinions({-1: 7, 0: 7}))  # raises after the second token, as a processor would
+    assert turn.error is None and turn.tokens == (7, 7) and not turn.request.done
+
+
 def test_a_text_ends_with_the_first_end_token_of_several_in_a_draft() -> None:
     turn = turn_of(Draft.chain([7, 3, 8, 3]), eos={3})
     turn.accept(Opinions({-1: 7, 0: 3, 1: 8, 2: 3, 3: 7}))

@@ -146,6 +146,15 @@ def test_a_stop_string_in_a_long_run_of_bytes_is_found(character: str) -> None:
         assert found == [None] * (len(ids) - 1) + [1]
 
 
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_of_stop_strings_that_come_together_the_first_counts_whoever_wrote_the_bytes(cut: int) -> None:
+    kind = tokenizer("gemma")
+    ids = kind.convert_tokens_to_ids(["n", "<0x41>", "<0x80>"])  # an A that the next byte breaks
+    detokenizer = Detokenizer(kind, ("n\ufffd\ufffd", "\ufffd"))
+    pieces = [*detokenizer.push(ids[:cut], "ngram"), *detokenizer.push(ids[cut:], "target")]
+    assert [*pieces, *detokenizer.flush()] == []
+
+
 def test_a_replacement_mark_of_its_own_after_broken_bytes_is_no_part_of_them() -> None:
     """The window begins inside the run of bytes, which alone would be valid text."""
     kind = tokenizer("gemma")

@@ -272,6 +272,19 @@ def test_a_body_must_be_small_and_come_at_once(serve: Start, monkeypatch: pytest
     assert server.complete()["choices"][0]["text"] == line("b", 20)
 
 
+def test_who_still_sends_a_body_that_is_too_large_gets_the_answer(serve: Start) -> None:
+    """A connection that is closed meanwhile is reset, and many clients then see no answer."""
+    server = serve(max_body=1000)
+    head = HEAD + b"content-length: 300000\r\n"
+    with connected(server, head + b"\r\n" + b"x" * 1000) as slow:
+        answer = slow.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 413") and b"connection: close" not in answer.lower()
+        slow.sendall(b"x" * 299000 + asking(prompt="ab", max_tokens=1))
+        until(lambda: b"HTTP/1.1 200" in slow.recv(4096))
+    with connected(server, head + b"expect: 100-continue\r\n\r\n") as patient:  # it never sends one
+        assert b"connection: close" in patient.recv(4096).lower()
+
+
 def test_all_bodies_together_are_bounded(serve: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(middleware, "ALL_BODIES", 1)
     server = serve(max_body=1000)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from itertools import product
 from threading import current_thread
 from types import SimpleNamespace
 from typing import Any
@@ -12,14 +14,17 @@ import pytest
 from pydantic import TypeAdapter
 
 from draftwise import __version__
+from draftwise.core.arms import Arm, Decision
+from draftwise.core.round import Round, Seconds
+from draftwise.generation.output import Writer
 from draftwise.generation.text import Piece, TokenTexts
 from draftwise.serve.bodies import Responses
-from draftwise.serve.generations import Event
+from draftwise.serve.generations import Event, TokenLog
 from draftwise.serve.requests import ParsedRequest
 from draftwise.serve.responses import ItemAnswer, as_chat
 from draftwise.serve.tools import AnswerPart, Parser, new_call
 from studies.serve.local import counting
-from tests.cli.conftest import LETTERS
+from tests.cli.conftest import LETTERS, Letters
 from tests.tiny_tokenizers import MAKERS
 
 from .conftest import MODEL, Served, line, simulated
@@ -330,6 +335,26 @@ def test_an_echo_tells_where_its_tokens_begin(serve: Any, tokenizer: Any) -> Non
     found = choice["logprobs"]["text_offset"]
     assert found[: len(offsets)] == offsets and found[len(offsets)] == len(text)
     assert choice["text"].startswith(text)
+
+
+class Muted(Letters):
+    """A tokenizer whose letter z gives no text."""
+
+    def decode(self, tokens: Sequence[int], **_: Any) -> str:
+        return super().decode(tokens).replace("z", "")
+
+
+@pytest.mark.parametrize(("text", "listed"), [("zazzbzz", "zazzb"), ("zzz", "")])
+def test_which_tokens_are_listed_does_not_depend_on_the_rounds(text: str, listed: str) -> None:
+    muted, ids = Muted(), tuple(map(LETTERS.index, text))
+    for cuts in product((False, True), repeat=len(text) - 1):
+        writer, log, start, tokens = Writer(muted, ()), TokenLog(muted), 0, list[int]()
+        for end in [*(k for k, is_cut in enumerate(cuts, 1) if is_cut), len(text)]:
+            new, done = ids[start:end], end == len(text)
+            seconds, logprobs, start = Seconds(), (0.0,) * len(new), end
+            round = Round(0, Decision(0), Arm("a", 9), 0, 0, new, 0, seconds, done, logprobs=logprobs)
+            tokens += [entry.token for entry in log.add(round, writer.take(round))]
+        assert "".join(LETTERS[token] for token in tokens) == listed, cuts
 
 
 # -- the items of `/v1/responses` ------------------------------------------------------------------------

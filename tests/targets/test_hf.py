@@ -268,3 +268,18 @@ def test_logits_of_a_device_without_float64_are_read_on_the_host(settings: dict[
         assert not any(round.fault for round in rounds)
         texts.append([round.tokens for round in rounds])
     assert texts[0] == texts[1]
+
+
+def test_a_row_is_free_though_its_closing_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = HFTarget(model("llama"))
+    loop = loop_with(target, {}, "none")
+    request = loop.add([3, 5], Sampling(max_new_tokens=9))
+    loop.step()
+
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(target.runner, "has_changed", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loop.close(request)
+    assert not loop.open and not target.runner.request_ids

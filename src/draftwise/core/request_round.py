@@ -179,7 +179,8 @@ class RequestRound:
                 break
         request.tokens += new[:keep]
         if ends is not None:
-            cut = None if self.is_stopped else ends(request.tokens, self.start + self.checked)
+            is_asked = not self.is_stopped and self.checked < keep
+            cut = ends(request.tokens, self.start + self.checked) if is_asked else None
             if self.is_stopped or cut is not None:
                 keep, reason = self.checked + (cut or 0), "stop"
                 del request.tokens[self.start + keep :]

@@ -170,7 +170,7 @@ class Detokenizer:
         """Return the text still held back when the text ends."""
         out = self._end_run()
         text = decode(self.tokenizer, self.window)
-        out += self._take(text[self.passed :], source)
+        out += self._take([Piece(text[self.passed :], source)])
         self.passed = len(text)
         if not self.stopped:
             out += self.waiting
@@ -184,7 +184,7 @@ class Detokenizer:
         new = text[self.passed : len(text) - open_marks]
         self.passed += len(new)
         self._shorten(len(text) - self.passed)
-        return self._take(new, source)
+        return self._take([Piece(new, source)])
 
     def _end_run(self) -> list[Piece]:
         """Return the text of a run of bytes, divided among the sources by the number of bytes each wrote."""
@@ -193,13 +193,13 @@ class Detokenizer:
         text = decode(self.tokenizer, self.window)
         new, self.passed = text[self.passed :], len(text)
         total, before = sum(n for _, n in self.run), 0
-        out: list[Piece] = []
+        pieces: list[Piece] = []
         for source, n in self.run:
             begin, end = (len(new) * count // total for count in (before, before + n))
-            out += self._take(new[begin:end], source)
+            pieces.append(Piece(new[begin:end], source))
             before += n
         self.run = []
-        return out
+        return self._take(pieces)
 
     def _shorten(self, unread: int) -> None:
         """Drop all tokens but the last ones, and never split a run of bytes."""
@@ -212,10 +212,12 @@ class Detokenizer:
         if passed > 0:
             self.window, self.passed = self.window[cut:], passed
 
-    def _take(self, new: str, source: str) -> list[Piece]:
+    def _take(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Return what can be passed on of the text held back and of these pieces, which came together."""
+        new = [piece for piece in pieces if piece.text]
         if self.stopped or not new:
             return []
-        self.waiting.append(Piece(new, source))
+        self.waiting += new
         text = "".join(piece.text for piece in self.waiting)
         at = [(i, i + len(s)) for s in self.stop if (i := text.find(s)) >= 0]
         if at:

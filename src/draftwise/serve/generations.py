@@ -211,7 +211,8 @@ class TokenLog:
         self.released += sum(len(piece.text) for piece in pieces)
         if round.done:
             return [entry for entry, _ in self.waiting if entry.offset < self.released]
-        n = sum(1 for _, end in self.waiting if end <= self.released)
+        # One that gives no text waits too: it may be at the end.
+        n = sum(1 for entry, end in self.waiting if end <= self.released > entry.offset)
         entries, self.waiting = [entry for entry, _ in self.waiting[:n]], self.waiting[n:]
         return entries
 

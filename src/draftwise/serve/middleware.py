@@ -182,9 +182,10 @@ class RequestGuard:
 
     async def _read(self, scope: Scope, receive: Receive, sizes: list[int]) -> bytes | None:
         """Return the body; None if the client has left."""
-        length = dict(scope["headers"]).get(b"content-length", b"0")
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.max_body:
-            raise self._too_large()
+            raise self._too_large(is_sent=b"expect" not in headers)
         try:
             return await asyncio.wait_for(self._read_all(receive, sizes), BODY_SECONDS)
         except asyncio.TimeoutError:
@@ -209,9 +210,14 @@ class RequestGuard:
             if not message.get("more_body", False):
                 return bytes(body)
 
-    def _too_large(self) -> APIError:
+    def _too_large(self, *, is_sent: bool = True) -> APIError:
+        """Return the error of a body that is too large; the connection stays open while it is sent.
+
+        The reset of a connection that is closed meanwhile would take the answer from the client.
+        """
         message = f"the body has more than {self.max_body} bytes: send less, or start with another --max-body"
-        return APIError(message, 413, code="body_too_large", headers={"connection": "close"})
+        headers = {} if is_sent else {"connection": "close"}
+        return APIError(message, 413, code="body_too_large", headers=headers)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -192,11 +192,11 @@ class HFTarget(Prefill):
 
     def close(self, request: Request) -> None:
         """Free the request's row; what it held is kept for others, unless the request failed."""
-        self._forget()
         try:
+            self._forget()
             if self.prefixes is not None and request.finish_reason != ERROR:
                 self._store(self.prefixes, request)
-        finally:  # it may warn, and warnings may be errors
+        finally:  # it may warn, and warnings may be errors; or be interrupted
             self._release(request)
 
     def _release(self, request: Request) -> None:
