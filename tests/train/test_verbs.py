@@ -87,6 +87,20 @@ def test_a_drafter_learns_the_targets_text(world: Path, tmp_path: Path, small: O
     assert drafter.train(run, tmp_path / "made", silent) == found  # done: nothing is trained again
 
 
+def test_measuring_counts_prompts(world: Path, tmp_path: Path, options: Options) -> None:
+    counts: list[int] = []
+
+    def tell(what: str, done: int, total: int, left: float | None = None) -> None:
+        if what == "Measuring":
+            assert total == 6
+            counts.append(done)
+
+    run = DrafterRun(**options(start=str(world / "drafter"), steps=1))
+    drafter.train(run, tmp_path / "made", tell)
+    assert counts.count(6) == 2, "all prompts, before and after"
+    assert len(set(counts)) > 2
+
+
 def test_one_that_is_the_target_has_nothing_to_learn(world: Path, tmp_path: Path, options: Options) -> None:
     """What is measured, where it is known: every guess is right."""
     run = DrafterRun(**options(start=str(world / "target"), rate=1e-12, steps=2, precision="float32"))

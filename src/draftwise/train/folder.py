@@ -10,7 +10,8 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,16 @@ from .settings import Run, Training, as_plain, check_packages
 from .steps import in_half, on_cpu
 from .texts import Answer, Budget, Tell, Writer, answers, encoded, prompts
 
+Prepare = Callable[[Any, Any, Any], Any]
+"""Loads or makes what is trained or judged, from options, target and tokenizer."""
+
 
 class Folder:
     """The paths of a training, which writes to `out`."""
 
     def __init__(self, out: Path) -> None:
         self.out, self.work, self.name = out, out / "training", out.absolute().name
+        self.is_new = False
         self.checkpoints, self.numerics = self.work / "checkpoints", self.work / "numerics.json"
 
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
@@ -49,6 +54,10 @@ class Folder:
         if file.exists():
             there = self._read(file)
             other = sorted(k for k in options.keys() | there.keys() if options.get(k) != there.get(k))
+            if "train" in other and self._has_begun():
+                raise UserError(
+                    f"{self.out} holds what `draftwise train {there.get('train')}` writes: give another --out"
+                )
             if other and not self._has_begun():
                 for earlier in (self.numerics, self.work / "before.json"):
                     earlier.unlink(missing_ok=True)
@@ -62,12 +71,26 @@ class Folder:
             raise UserError(f"{self.out} is there and holds no training: give a new folder as --out")
         else:
             try:
+                self.is_new = not self.out.exists()
                 self.work.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UserError(f"cannot make {self.work}: {error.strerror}; give another --out") from error
             write_text(file, text)
         results = self.out / "results.json"
         return self._read(results) if results.exists() else None
+
+    @contextmanager
+    def cleared_if_refused(self) -> Iterator[None]:
+        """Remove what `claim` wrote if the training is refused before it has written anything else."""
+        try:
+            yield
+        except UserError:
+            own = {self.work / "run.yaml", self.numerics}
+            if self.work.is_dir() and set(self.work.iterdir()) <= own and not self._has_begun():
+                shutil.rmtree(self.work)
+                if self.is_new:
+                    self.out.rmdir()
+            raise
 
     def _read(self, file: Path) -> dict[str, Any]:
         import yaml
@@ -114,7 +137,8 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The data of a training: the target, its answers and their `file`, and held-out prompts."""
+    """The data of a training: the target, its answers and their `file`, held-out prompts, and what was
+    `prepared` for it."""
 
     target: Any
     tokenizer: Any
@@ -125,20 +149,22 @@ class Material:
     sources: dict[str, int]
     domains: dict[str, int]
     budget: Budget | None = None
-
-    def load_drafter(self, name: str, run: Training, **options: Any) -> Any:
-        """Load a model with the target's vocabulary, on the target's device.
-
-        Raises:
-            UserError: there is none, or its vocabulary is another.
-        """
-        trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
-        check_vocabulary(name, load_tokenizer(name, **trust), run.target, self.tokenizer)
-        return load_model(name, device=self.target.device, **options, **trust)
+    prepared: Any = None
 
 
-def gather(run: Training, folder: Folder, tell: Tell) -> Material:
-    """Load the target, read the prompts, and generate its answers to all of them."""
+def load_drafter(name: str, run: Training, target: Any, tokenizer: Any, **options: Any) -> Any:
+    """Load a model with the target's vocabulary, on the target's device.
+
+    Raises:
+        UserError: there is none, or its vocabulary is another.
+    """
+    trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
+    check_vocabulary(name, load_tokenizer(name, **trust), run.target, tokenizer)
+    return load_model(name, device=target.device, **options, **trust)
+
+
+def gather(run: Training, folder: Folder, tell: Tell, prepare: Prepare) -> Material:
+    """Load the target, read the prompts, `prepare`, and generate the target's answers to all prompts."""
     to_learn, held_prompts = prompts(run)
     trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
     tokenizer = load_tokenizer(run.target, **trust)
@@ -147,6 +173,7 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     target.requires_grad_(False)
     writer = Writer(target, tokenizer, half=in_half(run))
     learning, measuring = (encoded(run, some, writer) for some in (to_learn, held_prompts))
+    prepared = prepare(run, target, tokenizer)  # what is refused, is before the long work
     path = expanded(run.answers) if run.answers else folder.work / "answers.jsonl"
     every, budget = [*measuring, *learning], None
     if run.minutes:
@@ -162,6 +189,7 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
         held_out=[one for one in texts if one.prompt in apart],
         measuring=measuring,
         budget=budget,
+        prepared=prepared,
         sources=_counted(re.split("@|==", p.source)[0] or "not stated" for p in everyone),  # no versions
         domains=_counted(p.domain or "none" for p in everyone),
     )
