@@ -134,10 +134,10 @@ def export(
     if format == "safetensors":
         if type != "f16":
             raise UserError(f"--type {type}: is of GGUF files alone; a folder has the values of the file")
-        with stages(f"reading {model}"):
+        with progress(f"reading {model}") as tell:
             from draftwise.models.gguf.folder import export_folder
 
-            folder = export_folder(model, out)
+            folder = export_folder(model, out, tell=tell)
         size = sum(file.stat().st_size for file in folder.iterdir())
         return Result({"path": str(folder), "bytes": size}, partial(print, f"{folder}: {size / 1e6:,.1f} MB"))
     with progress(f"loading {model}") as tell:

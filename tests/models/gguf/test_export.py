@@ -105,6 +105,18 @@ def test_a_file_becomes_a_folder_whose_weights_are_read_in_their_bits(
     assert layout in used and used <= {"4-bit-panels", "8-bit-panels"}
 
 
+def test_a_folder_is_for_all_and_its_tensors_are_counted(folder: Path, tmp_path: Path) -> None:
+    file = export_gguf(str(folder), tmp_path / "small.gguf", type="f32").path
+    seen: list[tuple[str, int, int]] = []
+    new = export_folder(file, tmp_path / "new", tell=lambda *row: seen.append(row))
+    assert len({one.stat().st_mode for one in new.iterdir()}) == 1, (
+        "weights are no more private than the rest"
+    )
+    counts = [row[1] for row in seen if row[0] == "reading tensors"]
+    assert counts == list(range(len(gguf.GGUFReader(file).tensors) + 1))
+    assert seen[-1][0] == "writing"
+
+
 def test_what_is_no_model_becomes_no_folder(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF and nothing else")
     with pytest.raises(UserError, match=r"no file .*absent\.gguf"):
