@@ -6,6 +6,7 @@ OUT/training/run.yaml, numerics.json, answers.jsonl, checkpoints/
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -16,14 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from ..errors import UserError
 from ..inputs import expanded, parse_json
 from ..models.load import check_vocabulary, load_model, load_tokenizer
 from ..writing import write_json, write_text
 from .settings import Run, Training, as_plain, check_packages
-from .steps import in_half, on_cpu
+from .steps import in_half, on_cpu, removed_on_error
 from .texts import Answer, Budget, Tell, Writer, answers, encoded, prompts
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 Prepare = Callable[[Any, Any, Any], Any]
 """Loads or makes what is trained or judged, from options, target and tokenizer."""
 
@@ -80,10 +84,15 @@ class Folder:
         return self._read(results) if results.exists() else None
 
     @contextmanager
-    def cleared_if_refused(self) -> Iterator[None]:
-        """Remove what `claim` wrote if the training is refused before it has written anything else."""
+    def guarded(self) -> Iterator[None]:
+        """Say of a full disk what to do; remove what `claim` wrote if no more was written before an error.
+
+        Raises:
+            UserError: the disk is full.
+        """
         try:
-            yield
+            with explain_full_disk(self.out):
+                yield
         except UserError:
             own = {self.work / "run.yaml", self.numerics}
             if self.work.is_dir() and set(self.work.iterdir()) <= own and not self._has_begun():
@@ -122,7 +131,8 @@ class Folder:
         part = self.work / "delivery.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
-        write(part)
+        with removed_on_error(part):
+            write(part)
         mode = (self.work / "run.yaml").stat().st_mode  # Safetensors' own mode is owner-only
         for file in sorted(part.iterdir()):
             if file.is_dir():  # such as a tokenizer's further chat templates
@@ -133,6 +143,26 @@ class Folder:
         part.rmdir()
         write_json(self.out / "results.json", results)
         return results
+
+
+@contextmanager
+def explain_full_disk(out: Path) -> Iterator[None]:
+    """Turn the errors of a full disk into one line that names the remedy.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = str(error).partition("I/O error: ")[2]  # of Safetensors, which has no number
+        if isinstance(error, OSError) and error.errno in FULL:
+            reason = str(error.strerror)
+        if not reason:
+            raise
+        raise UserError(
+            f"cannot write to {out}: {reason}; make room, and the same command continues"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ def training(
             folder = Folder(out)
             if done := folder.claim(verb, run):
                 return done
-            with folder.cleared_if_refused(), settled(run, folder.numerics) as run:
+            with folder.guarded(), settled(run, folder.numerics) as run:
                 return train(Session(verb, run, folder, gather(run, folder, tell, prepare), tell))
 
         run_training.__doc__ = train.__doc__

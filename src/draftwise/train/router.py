@@ -30,7 +30,7 @@ def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
     folder = Folder(out)
     if done := folder.claim("router", run):
         return done
-    with folder.cleared_if_refused():
+    with folder.guarded():
         return _train(run, folder, tell)
 
 
