@@ -280,8 +280,11 @@ _verb(
 def _report(results: dict[str, Any], out: Path) -> None:
     after = results["after"]
     before = results.get("before", {})
-    rows = [(name, _shown(before[name]) if name in before else "", _shown(after[name])) for name in after]
-    table(("held out", "before", "after"), rows)
+    rows = [[name, _shown(before[name]) if name in before else "", _shown(after[name])] for name in after]
+    header = ["held out", "before", "after"]
+    if not before:  # as of a new head
+        header, rows = header[::2], [row[::2] for row in rows]
+    table(header, rows)
     if "speed" in results:
         from draftwise.train.results import verdict
 

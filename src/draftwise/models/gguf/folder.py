@@ -91,7 +91,8 @@ def _counted(tell: Tell) -> Iterator[None]:
             yield tensor
         tell("reading tensors", len(tensors), len(tensors))
 
-    bar, reader.tqdm = reader.tqdm, count
+    bar = getattr(reader, "tqdm", None)
+    reader.tqdm = count
     try:
         yield
     finally:
