@@ -192,6 +192,26 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         export_gguf("zoo:eagle", tmp_path / "m.gguf")
 
 
+def test_a_folder_without_permission_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is loaded")
+
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF and nothing else")
+    monkeypatch.setattr("draftwise.models.gguf.export.TemporaryFile", full)
+    monkeypatch.setattr("draftwise.models.gguf.export.load_tokenizer", work)
+    with pytest.raises(UserError, match=r"cannot write '.*m.gguf': Permission denied; choose another file"):
+        export_gguf("zoo:target", tmp_path / "m.gguf")
+    monkeypatch.setattr("draftwise.models.gguf.folder.tempfile.TemporaryFile", full)
+    monkeypatch.setattr("draftwise.models.gguf.folder.write_folder", work)
+    with pytest.raises(UserError, match=r"cannot write '.*new': Permission denied; choose another folder"):
+        export_folder(tmp_path / "bad.gguf", tmp_path / "new")
+
+
 def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "m.gguf"
     assert main(["export", "gguf", str(folder), "-o", str(out), "--type", "q8_0", "--json"]) == 0

@@ -42,6 +42,7 @@ def export_folder(file: str | Path, folder: str | Path, *, tell: Tell = tell_sta
     if not out.parent.is_dir():
         raise UserError(f"no folder {str(out.parent)!r}: make it first")
     try:
+        tempfile.TemporaryFile(dir=out.parent).close()  # before the work
         return write_folder(source, out, tell=tell)
     except OSError as error:
         raise UserError(
