@@ -182,10 +182,12 @@ def acceptance(
     )
     sampling = Sampling(max_new_tokens=max_new_tokens, eos=decoder.eos)
     accepted = drafted = rounds = ended = 0
+    if tell is not None:
+        tell("Measuring", 0, len(encoded))
     for round in decoder.loop.run(encoded, sampling, batch=BATCH):
         accepted, drafted, rounds = accepted + round.accepted, drafted + round.drafted, rounds + 1
         ended += round.done
-        if tell is not None:
+        if tell is not None and round.done:
             tell("Measuring", ended, len(encoded))
     return {
         "mean_accepted": accepted / max(rounds, 1),

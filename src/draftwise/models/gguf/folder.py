@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from logging import getLogger
@@ -16,10 +16,12 @@ from safetensors import SafetensorError
 from ...errors import UserError
 from ...inputs import expanded
 from ..stages import announce, quiet
-from .vocabulary import Tell
 
 READERS = ("gguf", "accelerate")  # with which Transformers reads the file
 LOG = getLogger(__name__)
+
+Tell = Callable[[str, int, int], None]
+"""Takes how far one phase is: what it is, how much is done, of how much."""
 
 
 def tell_stage(what: str, done: int, total: int) -> None:
