@@ -123,7 +123,7 @@ def _build_registered(spec: DrafterSpec, target: Target, tokenizer: Any) -> Draf
         if not hasattr(target, "hidden_states"):
             raise UserError(
                 f"drafter {spec.name}: it needs the target's hidden states, which {type(target).__name__} "
-                "does not hand out; use it with a Decoder"
+                "does not hand out; leave it out, or use it with a Decoder of a model of Transformers"
             )
         arguments.append(target)
     built: Any = registry.build("drafters", spec, *arguments)

@@ -51,6 +51,8 @@ def test_what_was_trained_is_reported_with_whole_numbers_as_such(capsys: pytest.
     _report({"before": {"rounds": 9}, "after": {"rounds": 242, "acceptance_rate": 1.0}}, Path("made"))
     words = capsys.readouterr().out.split()
     assert {"9", "242", "1.000"} <= set(words) and "242.000" not in words
+    _report({"after": {"accuracy": 1.0}}, Path("made"))
+    assert capsys.readouterr().out.split("\n")[0].split() == ["held", "out", "after"], "nothing was before"
 
 
 def test_a_closed_standard_output_is_no_fault() -> None:

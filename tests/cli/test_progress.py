@@ -37,6 +37,9 @@ def test_the_pace_of_a_phase_gives_the_time_left(clockwork: list[float]) -> None
     clockwork[0] += 6.0
     assert pace.left("a", 5, 10) == 10.0  # three in six seconds, five to go
     assert pace.left("b", 0, 4) is None, "each phase has a pace of its own"
+    assert pace.left("a", 0, 10) is None, "it begins again"
+    clockwork[0] += 2.0
+    assert pace.left("a", 1, 10) == 18.0
 
 
 def test_elsewhere_than_on_a_terminal_lines_come_now_and_then(

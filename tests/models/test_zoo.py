@@ -91,8 +91,13 @@ def test_a_model_that_is_added_appears(tmp_path: Path, monkeypatch: pytest.Monke
     (only,) = list_parts()
     assert (only.name, only.description, only.parameters) == ("zoo:new", 'new: in "quotes"', 81_312)
     assert list_zoo() == []
-    with pytest.raises(UserError, match=r"unknown model 'zoo:target': choose from zoo:new$"):
+    with pytest.raises(UserError, match=r"unknown model 'zoo:target': choose from zoo:new, zoo:smollm2$"):
         find("zoo:target")
+
+
+def test_a_misspelt_smollm2_is_meant() -> None:
+    with pytest.raises(UserError, match=r"did you mean zoo:smollm2\?.* zoo:smollm2, zoo:smollm2-eagle3"):
+        find("zoo:smolm2")
 
 
 def test_smollm2_is_the_default_where_it_alone_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:

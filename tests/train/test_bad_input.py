@@ -98,6 +98,7 @@ def test_data_that_cannot_be_learnt_from(
     shown = capsys.readouterr()
     assert said in shown.err and shown.err.startswith("error: ") and shown.err.count("\n") == 1
     assert not shown.out
+    assert not (tmp_path / "made").exists(), "what is refused leaves nothing"
 
 
 def test_folders_that_hold_something_else(
@@ -116,6 +117,8 @@ def test_folders_that_hold_something_else(
     assert "holds a training with another steps" in capsys.readouterr().err
     assert main(["train", "medusa", *words[2:], str(tmp_path / "made")]) == 2
     assert "no option" in capsys.readouterr().err
+    assert main(["train", "medusa", "--data", "a", "--out", str(tmp_path / "made")]) == 2
+    assert "made holds what `draftwise train drafter` writes: give another --out" in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert main([*words, str(tmp_path / "file")]) == 2
     assert main([*words, str(tmp_path / "file" / "below")]) == 2
@@ -139,6 +142,9 @@ def test_a_misspelt_name_does_not_block_the_corrected_command(
 def test_models_that_do_not_fit(tmp_path: Path, world: Path, options: Options) -> None:
     from draftwise.train import drafter
 
+    def tell(what: str, done: int, total: int, left: float | None = None) -> None:
+        assert not what.startswith("Target answers"), "refused before the long work"
+
     for changes, said in (
         ({"start": str(tmp_path / "none")}, "no model"),
         ({"start": "zoo:general"}, "different vocabularies"),
@@ -146,7 +152,23 @@ def test_models_that_do_not_fit(tmp_path: Path, world: Path, options: Options) -
         ({"max_new_tokens": 500}, "fit the target's window of 128"),
     ):
         with pytest.raises(UserError, match=said):
-            drafter.train(DrafterRun(**options(answers="", **changes)), tmp_path / said[:9], silent)
+            drafter.train(DrafterRun(**options(answers="", **changes)), tmp_path / said[:9], tell)
+        assert not (tmp_path / said[:9]).exists()
+
+
+def test_drafters_and_heads_that_do_not_fit(tmp_path: Path, options: Options) -> None:
+    from draftwise.train import classifier, eagle
+
+    def tell(what: str, done: int, total: int, left: float | None = None) -> None:
+        assert not what.startswith("Target answers"), "refused before the long work"
+
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError, match="different vocabularies"):
+        run = ClassifierRun(**options(answers="", drafter="zoo:general"))
+        classifier.train(run, tmp_path / "mine", tell)
+    with pytest.raises(UserError, match="choose the head made for this target"):
+        eagle.train(EagleRun(**options(answers="", start="zoo:eagle")), tmp_path / "mine", tell)
+    assert not list((tmp_path / "mine").iterdir()), "a folder that was there stays, as it was"
 
 
 def test_packages_that_are_missing(tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:

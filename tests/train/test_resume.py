@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 from draftwise.errors import UserError
 from draftwise.train import classifier, drafter, eagle, medusa, steps
@@ -137,6 +140,37 @@ def test_half_a_delivery_is_replaced_by_the_whole(tmp_path: Path, options: Optio
     folder.deliver(write, {})
     assert (folder.out / "templates" / "rag.jinja").read_text() == "whole"
     assert (folder.out / "templates").stat().st_mode & 0o111, "it can be entered"
+
+
+@pytest.mark.parametrize("error", [SafetensorError, OSError])
+@pytest.mark.parametrize("place", ["checkpoint", "delivery"])
+def test_after_a_full_disk_the_same_command_goes_on(
+    world: Path,
+    tmp_path: Path,
+    options: Options,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    error: type[Exception],
+) -> None:
+    reason = "No space left on device"
+
+    def full(*_: object, **__: object) -> None:
+        raise (
+            OSError(errno.ENOSPC, reason)
+            if error is OSError
+            else error(f"while serializing: I/O error: {reason}")
+        )
+
+    run, out = DrafterRun(**options(steps=3, start=str(world / "drafter"))), tmp_path / "made"
+    with monkeypatch.context() as patched:
+        if place == "checkpoint":
+            patched.setattr(steps, "save_file", full)
+        else:
+            patched.setattr(PreTrainedModel, "save_pretrained", full)
+        with pytest.raises(UserError, match=f"made: {reason}; make room, and the same command continues$"):
+            drafter.train(run, out, silent)
+    assert not list(out.rglob("*.part")), "half of a file takes no room"
+    assert drafter.train(run, out, silent)["steps"] == 3
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from draftwise.cli import main
 from draftwise.errors import UserError
 from draftwise.models.heads.eagle import Eagle3, load_eagle
 from draftwise.models.heads.medusa import load_medusa
-from draftwise.models.load import load_model
+from draftwise.models.load import load_model, load_tokenizer
 from draftwise.policies.classifiers.stopping import Disco, SpecDecPlus, load
 from draftwise.train import classifier, drafter, eagle, medusa
 from draftwise.train.settings import ClassifierRun, DrafterRun, EagleRun, MedusaRun
@@ -55,6 +55,12 @@ def complete(out: Path) -> None:
     assert not [f for f in out.rglob("*") if f.suffix in (".pkl", ".pt", ".bin", ".pth")]
 
 
+def names_its_use(out: Path, use: str) -> None:
+    """As a language model it is refused, with what to write."""
+    with pytest.raises(UserError, match=re.escape(f"from `draftwise train`: write {use}")):
+        load_tokenizer(str(out))
+
+
 def drafts(world: Path, name: str) -> None:
     """What was made drafts, and the text is the target's own."""
     target = str(world / "target")
@@ -85,6 +91,19 @@ def test_a_drafter_learns_the_targets_text(world: Path, tmp_path: Path, small: O
     complete(tmp_path / "made")
     drafts(world, str(tmp_path / "made"))
     assert drafter.train(run, tmp_path / "made", silent) == found  # done: nothing is trained again
+
+
+def test_measuring_counts_prompts(world: Path, tmp_path: Path, options: Options) -> None:
+    counts: list[int] = []
+
+    def tell(what: str, done: int, total: int, left: float | None = None) -> None:
+        if what == "Measuring":
+            assert total == 6
+            counts.append(done)
+
+    run = DrafterRun(**options(start=str(world / "drafter"), steps=1))
+    drafter.train(run, tmp_path / "made", tell)
+    assert counts == [*range(7)] * 2, "all prompts, before and after"
 
 
 def test_one_that_is_the_target_has_nothing_to_learn(world: Path, tmp_path: Path, options: Options) -> None:
@@ -132,6 +151,7 @@ def test_disco(world: Path, tmp_path: Path, small: Options, more: dict[str, Any]
     made = load(out / "model.safetensors", "disco")
     assert isinstance(made, Disco) and made.width == (2 if more == {"hidden": 0} else 32) and made.drafter
     complete(out)
+    names_its_use(out, f"--policy 'disco?model={out}'")
 
 
 @pytest.mark.parametrize("more", some([{}, {"shared": False, "blocks": 2, "labels": "agree"}], 2))
@@ -221,6 +241,7 @@ def test_medusa(world: Path, tmp_path: Path, small: Options, more: dict[str, Any
     assert len(made.medusa_head) == (2 if more else 4) and made.tied == bool(more)
     complete(tmp_path / "made")
     drafts(world, f"medusa:{tmp_path / 'made'}")
+    names_its_use(tmp_path / "made", f"--drafters medusa:{tmp_path / 'made'}")
 
 
 def test_the_command_line_and_a_yaml_file_are_one(

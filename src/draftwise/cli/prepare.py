@@ -134,10 +134,10 @@ def export(
     if format == "safetensors":
         if type != "f16":
             raise UserError(f"--type {type}: is of GGUF files alone; a folder has the values of the file")
-        with stages(f"reading {model}"):
+        with progress(f"reading {model}") as tell:
             from draftwise.models.gguf.folder import export_folder
 
-            folder = export_folder(model, out)
+            folder = export_folder(model, out, tell=tell)
         size = sum(file.stat().st_size for file in folder.iterdir())
         return Result({"path": str(folder), "bytes": size}, partial(print, f"{folder}: {size / 1e6:,.1f} MB"))
     with progress(f"loading {model}") as tell:
@@ -280,8 +280,11 @@ _verb(
 def _report(results: dict[str, Any], out: Path) -> None:
     after = results["after"]
     before = results.get("before", {})
-    rows = [(name, _shown(before[name]) if name in before else "", _shown(after[name])) for name in after]
-    table(("held out", "before", "after"), rows)
+    rows = [[name, _shown(before[name]) if name in before else "", _shown(after[name])] for name in after]
+    header = ["held out", "before", "after"]
+    if not before:  # as of a new head
+        header, rows = header[::2], [row[::2] for row in rows]
+    table(header, rows)
     if "speed" in results:
         from draftwise.train.results import verdict
 

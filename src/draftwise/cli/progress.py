@@ -32,15 +32,22 @@ class Tell(Protocol):
 
 
 class TimeLeft:
-    """Estimates the seconds left of each phase by its pace since its first report."""
+    """Estimates the seconds left of each phase by its pace since its first report.
+
+    A phase that counts fewer than before has begun again.
+    """
 
     def __init__(self) -> None:
         self.starts: dict[str, tuple[float, int]] = {}
+        self.counts: dict[str, int] = {}
 
     def left(self, what: str, done: int, total: int) -> float | None:
         """Seconds left; None before anything is done."""
-        # What stands after a comma is news of the same phase.
-        since, first = self.starts.setdefault(what.partition(",")[0], (monotonic(), done))
+        phase = what.partition(",")[0]  # what stands after a comma is news of the same phase
+        if done < self.counts.get(phase, 0):
+            del self.starts[phase]
+        self.counts[phase] = done
+        since, first = self.starts.setdefault(phase, (monotonic(), done))
         return (monotonic() - since) / (done - first) * (total - done) if done > first else None
 
 

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..inputs import expanded
+from ..inputs import expanded, parse_json
 from . import zoo
 from .hub import look_up
 from .memory import is_out_of_memory, out_of_memory, warn_if_too_large
@@ -145,6 +145,8 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     path = locate(name)
     folder = Path(path)
     if folder.is_dir() and not any([*folder.glob("*token*"), *folder.glob("vocab*")]):
+        if use := _trained_use(name, folder):
+            raise UserError(f"{name!r} is no language model, but from `draftwise train`: write {use}")
         raise UserError(f"model {name!r} has no tokenizer: its folder needs tokenizer.json")
     with quiet(), explained(name, "tokenizer", files="config.json and tokenizer files"):
         from transformers import AutoTokenizer
@@ -152,6 +154,18 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
         auto: Any = AutoTokenizer  # its methods are untyped
         tokenizer: PreTrainedTokenizerBase = auto.from_pretrained(path, trust_remote_code=trust_remote_code)
     return tokenizer
+
+
+def _trained_use(name: str, folder: Path) -> str:
+    """How a head, a classifier or a router of `draftwise train` is used; "" of anything else."""
+    try:
+        results = parse_json((folder / "results.json").read_bytes())
+        verb, kind = results["train"], results.get("kind")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""
+    options = {"eagle": f"--drafters eagle:{name}", "medusa": f"--drafters medusa:{name}"}
+    options |= {"classifier": f"--policy '{kind}?model={name}'", "router": f"--policy router:{name}"}
+    return options.get(verb, "") if isinstance(verb, str) else ""
 
 
 def locate(name: str) -> str:

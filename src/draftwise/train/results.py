@@ -13,8 +13,8 @@ import torch
 from ..core.sampling import Sampling
 from ..generation.decoder import Decoder
 from ..state.cached import OFF
-from .folder import Folder, Material, gather
-from .settings import Run, as_plain
+from .folder import Folder, Material, Prepare, gather
+from .settings import Run, Training, as_plain
 from .steps import LENGTH, Log, T, Task, settled, take
 from .texts import Tell
 
@@ -74,7 +74,13 @@ class Session(Generic[T]):
         """Return the `acceptance` of a drafter on held-out prompts."""
         given, limit = self.material, self.run.max_new_tokens
         return acceptance(
-            given.target, given.tokenizer, drafter, given.measuring, max_new_tokens=limit, policy=policy
+            given.target,
+            given.tokenizer,
+            drafter,
+            given.measuring,
+            max_new_tokens=limit,
+            policy=policy,
+            tell=self.tell,
         )
 
     def measure_drafter(self, drafter: Any) -> dict[str, Any]:
@@ -106,10 +112,7 @@ class Session(Generic[T]):
             curves(log, part / "curves.png", f"{name}: {title}")
             write_card(part, kind or self.verb, name, self.run, results, self.material)
 
-        self.tell("Measuring", 0, 1)
-        self.folder.deliver(write, results)
-        self.tell("Measuring", 1, 1)
-        return results
+        return self.folder.deliver(write, results)
 
     def deliver_head(self, head: Any, log: Log, before: Mapping[str, float] | None = None) -> dict[str, Any]:
         """`deliver` a head in the published format."""
@@ -129,11 +132,17 @@ class Session(Generic[T]):
 Trained = Callable[[Session[T]], dict[str, Any]]
 
 
-def training(verb: str) -> Callable[[Trained[T]], Callable[[T, Path, Tell], dict[str, Any]]]:
+def prepare_nothing(run: Training, target: Any, tokenizer: Any) -> None:
+    """Leave all to the training itself."""
+
+
+def training(
+    verb: str, prepare: Prepare = prepare_nothing
+) -> Callable[[Trained[T]], Callable[[T, Path, Tell], dict[str, Any]]]:
     """Make a training of what is to be done in a session: `train(run, out, tell)`.
 
-    It claims the folder `out`, settles the precision and gathers the material. Called again, it resumes an
-    interrupted run. Returns the content of `results.json`.
+    It claims the folder `out`, settles the precision and gathers the material, with what `prepare` returns.
+    Called again, it resumes an interrupted run. Returns the content of `results.json`.
 
     Raises:
         UserError: an invalid option, file or model.
@@ -144,8 +153,8 @@ def training(verb: str) -> Callable[[Trained[T]], Callable[[T, Path, Tell], dict
             folder = Folder(out)
             if done := folder.claim(verb, run):
                 return done
-            with settled(run, folder.numerics) as run:
-                return train(Session(verb, run, folder, gather(run, folder, tell), tell))
+            with folder.guarded(), settled(run, folder.numerics) as run:
+                return train(Session(verb, run, folder, gather(run, folder, tell, prepare), tell))
 
         run_training.__doc__ = train.__doc__
         return run_training
@@ -161,6 +170,7 @@ def acceptance(
     *,
     max_new_tokens: int,
     policy: str = f"static-{LENGTH}",
+    tell: Tell | None = None,
 ) -> dict[str, float]:
     """Greedy decoding of some prompts by one policy, five draft tokens per round unless it sets a length.
 
@@ -171,9 +181,14 @@ def acceptance(
         target, tokenizer=tokenizer, drafters=[drafter], policy=policy, state=OFF
     )
     sampling = Sampling(max_new_tokens=max_new_tokens, eos=decoder.eos)
-    accepted = drafted = rounds = 0
+    accepted = drafted = rounds = ended = 0
+    if tell is not None:
+        tell("Measuring", 0, len(encoded))
     for round in decoder.loop.run(encoded, sampling, batch=BATCH):
         accepted, drafted, rounds = accepted + round.accepted, drafted + round.drafted, rounds + 1
+        ended += round.done
+        if tell is not None and round.done:
+            tell("Measuring", ended, len(encoded))
     return {
         "mean_accepted": accepted / max(rounds, 1),
         "acceptance_rate": accepted / max(drafted, 1),

@@ -30,6 +30,11 @@ def train(run: RouterRun, out: Path, tell: Tell) -> dict[str, Any]:
     folder = Folder(out)
     if done := folder.claim("router", run):
         return done
+    with folder.guarded():
+        return _train(run, folder, tell)
+
+
+def _train(run: RouterRun, folder: Folder, tell: Tell) -> dict[str, Any]:
     tokenizer = load_tokenizer(run.target, trust_remote_code=run.trust_remote_code)
     to_learn, held_out = labelled(run)
     names = sorted({name for _, name in to_learn})

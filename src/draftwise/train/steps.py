@@ -106,6 +106,16 @@ def settled(run: T, file: Path) -> Iterator[T]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def removed_on_error(part: Path) -> Iterator[None]:
+    """Remove a folder if writing to it fails: where the disk is full, its room is needed."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
 def save_checkpoint(folder: Path, step: int, model: nn.Module, optimizer: Any, log: Log) -> None:
     """Write the checkpoint after `step` steps, then delete the previous one."""
     part = folder / f"step-{step:06}.part"
@@ -115,13 +125,14 @@ def save_checkpoint(folder: Path, step: int, model: nn.Module, optimizer: Any, l
     moments = {
         f"{name}.{key}": x for name, p in named.items() for key, x in optimizer.state.get(p, {}).items()
     }
-    for name, tensors in (("weights", named), ("optimizer", moments)):
-        plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
-        save_file(plain, part / f"{name}.safetensors")
-    (part / "state.json").write_text(json.dumps({"step": step, "log": log}))
-    for path in part.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+    with removed_on_error(part):
+        for name, tensors in (("weights", named), ("optimizer", moments)):
+            plain = {key: t.detach().cpu().contiguous() for key, t in tensors.items()}
+            save_file(plain, part / f"{name}.safetensors")
+        (part / "state.json").write_text(json.dumps({"step": step, "log": log}))
+        for path in part.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
     part.rename(folder / f"step-{step:06}")
     for older in _list_checkpoints(folder)[:-1]:
         older.rename(older.with_name(f"{older.name}.part"))  # half a folder must never look complete

@@ -118,7 +118,12 @@ def test_the_fit_finds_the_line_through_noise_and_outliers() -> None:
 
 def test_measuring_names_every_drafter() -> None:
     texts = [p.tokens for p in prompts(3)]
-    costs = measure_costs(target(), team("good", "ngram"), texts, settings(20), length=4)
+    counts: list[tuple[int, int]] = []
+    models, drafters = target(), team("good", "ngram")
+    costs = measure_costs(
+        models, drafters, texts, settings(20), length=4, progress=lambda *row: counts.append(row)
+    )
+    assert counts[0][0] == 0 and counts[-1][0] == counts[-1][1], "from the start to the end"
     assert len(costs.passes) == 5 and list(costs.passes) == sorted(costs.passes)
     assert set(costs.drafters) == {"good", "ngram"}
     assert costs.of("good").step > 0.0 and costs.of("good").grade > 0.0 == costs.of("ngram").grade

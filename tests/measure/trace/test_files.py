@@ -62,6 +62,13 @@ def test_an_interrupted_recording_goes_on(
     same(whole, Trace(part))
 
 
+def test_progress_begins_before_the_first_prompt(tmp_path: Path) -> None:
+    counts: list[tuple[int, int]] = []
+    header = recorded(tmp_path / "one", n=2).header
+    record(target(), team(), prompts(2), tmp_path, header, progress=lambda *row: counts.append(row))
+    assert counts == [(0, 2), (1, 2), (2, 2)]
+
+
 def test_another_trace_in_the_folder_is_left_alone(tmp_path: Path) -> None:
     recorded(tmp_path, n=2)
     with pytest.raises(UserError, match=r"holds a trace with length 8, not 4: choose another --out"):

@@ -105,6 +105,18 @@ def test_a_file_becomes_a_folder_whose_weights_are_read_in_their_bits(
     assert layout in used and used <= {"4-bit-panels", "8-bit-panels"}
 
 
+def test_a_folder_is_for_all_and_its_tensors_are_counted(folder: Path, tmp_path: Path) -> None:
+    file = export_gguf(str(folder), tmp_path / "small.gguf", type="f32").path
+    seen: list[tuple[str, int, int]] = []
+    new = export_folder(file, tmp_path / "new", tell=lambda *row: seen.append(row))
+    assert len({one.stat().st_mode for one in new.iterdir()}) == 1, (
+        "weights are no more private than the rest"
+    )
+    counts = [row[1] for row in seen if row[0] == "reading tensors"]
+    assert counts == list(range(len(gguf.GGUFReader(file).tensors) + 1))
+    assert seen[-1][0] == "writing"
+
+
 def test_what_is_no_model_becomes_no_folder(tmp_path: Path) -> None:
     (tmp_path / "bad.gguf").write_bytes(b"GGUF and nothing else")
     with pytest.raises(UserError, match=r"no file .*absent\.gguf"):
@@ -178,6 +190,26 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         export_gguf("zoo:target", tmp_path / "none" / "m.gguf")
     with pytest.raises(UserError, match="zoo:eagle is not a language model"):
         export_gguf("zoo:eagle", tmp_path / "m.gguf")
+
+
+def test_a_folder_without_permission_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("nothing is loaded")
+
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF and nothing else")
+    monkeypatch.setattr("draftwise.models.gguf.export.TemporaryFile", full)
+    monkeypatch.setattr("draftwise.models.gguf.export.load_tokenizer", work)
+    with pytest.raises(UserError, match=r"cannot write '.*m.gguf': Permission denied; choose another file"):
+        export_gguf("zoo:target", tmp_path / "m.gguf")
+    monkeypatch.setattr("draftwise.models.gguf.folder.tempfile.TemporaryFile", full)
+    monkeypatch.setattr("draftwise.models.gguf.folder.write_folder", work)
+    with pytest.raises(UserError, match=r"cannot write '.*new': Permission denied; choose another folder"):
+        export_folder(tmp_path / "bad.gguf", tmp_path / "new")
 
 
 def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

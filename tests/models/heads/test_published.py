@@ -131,6 +131,12 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...], str]] = 
     "other width": ({}, {"fc.weight": torch.zeros(16, 96)}, (), "fc reads 96 .* 16 wide, give 48"),
     "other embedding": ({}, {"embed_tokens.weight": torch.zeros(40, 16)}, (), "embedding has 40 tokens"),
     "no d2t": ({}, {}, ("d2t",), "drafts 9 of the target's 23 tokens, and has no tensor d2t"),
+    "all of another target's": (
+        {"transformer_layer_config": {"model_type": "llama", "vocab_size": 9}},
+        {},
+        ("d2t",),
+        "drafts 9 tokens, and the target has 23: choose the head made for this target",
+    ),
     "d2t beyond": ({}, {"d2t": torch.full((9,), 20)}, (), "from 20 to 28, and the target has 23"),
     "d2t twice": ({}, {"d2t": torch.arange(9, 0, -1)}, (), "1 different tokens for 9"),
     "d2t too long": ({}, {"d2t": torch.zeros(12, dtype=torch.long)}, (), r"d2t is \(12,\) .* \(9,\)"),

@@ -218,6 +218,8 @@ def measure_costs(
     # Texts continue after their end: those of a token or two would have no pass but the prefill.
     settings = Sampling(max_new_tokens=TOKENS, temperature=sampling.temperature)
     samples, rounds = Samples(), ROUNDS + PER_DRAFTER * len(names)
+    if progress:
+        progress(0, rounds)
     samples.add_text(loop, prompts[0], settings)  # the first text is a warm-up
     samples, at = Samples(), 0
     while samples.rounds < rounds:

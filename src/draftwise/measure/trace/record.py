@@ -121,6 +121,8 @@ def record(
         _check_drafter(name, drafter)
     _begin(folder, header)
     recorder, resumed = Recorder(target, drafters, header), 0
+    if progress:
+        progress(0, len(prompts))
     for i, prompt in enumerate(prompts):
         path = file_of(folder, i)
         if path.is_file():

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from time import perf_counter
 from typing import Any
 
@@ -318,6 +319,10 @@ def _check_path(path: str | Path) -> Path:
         raise UserError(f"{str(path)!r} is a folder: name the file to write")
     if not out.parent.is_dir():
         raise UserError(f"no folder {str(out.parent)!r}: make it first")
+    try:
+        TemporaryFile(dir=out.parent).close()  # before the work
+    except OSError as error:
+        raise UserError(f"cannot write {str(path)!r}: {error.strerror}; choose another file") from error
     return out
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
-from io import StringIO
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,21 @@ from safetensors import SafetensorError
 
 from ...errors import UserError
 from ...inputs import expanded
-from ..stages import quiet
+from ..stages import announce, quiet
 
 READERS = ("gguf", "accelerate")  # with which Transformers reads the file
 LOG = getLogger(__name__)
 
+Tell = Callable[[str, int, int], None]
+"""Takes how far one phase is: what it is, how much is done, of how much."""
 
-def export_folder(file: str | Path, folder: str | Path) -> Path:
+
+def tell_stage(what: str, done: int, total: int) -> None:
+    """Report progress as a stage of loading."""
+    announce(f"{what} {done}/{total}")
+
+
+def export_folder(file: str | Path, folder: str | Path, *, tell: Tell = tell_stage) -> Path:
     """Write the model and the tokenizer of a GGUF file as Safetensors in float32; return the folder.
 
     Raises:
@@ -36,14 +44,15 @@ def export_folder(file: str | Path, folder: str | Path) -> Path:
     if not out.parent.is_dir():
         raise UserError(f"no folder {str(out.parent)!r}: make it first")
     try:
-        return write_folder(source, out)
+        tempfile.TemporaryFile(dir=out.parent).close()  # before the work
+        return write_folder(source, out, tell=tell)
     except OSError as error:
         raise UserError(
             f"cannot write {str(folder)!r}: {error.strerror or error}; choose another folder"
         ) from error
 
 
-def write_folder(file: Path, folder: Path, card: str = "") -> Path:
+def write_folder(file: Path, folder: Path, card: str = "", *, tell: Tell = tell_stage) -> Path:
     """Write the model of a GGUF file as a folder, seen whole or not at all, with this README.md.
 
     Raises:
@@ -51,20 +60,46 @@ def write_folder(file: Path, folder: Path, card: str = "") -> Path:
         OSError: the folder cannot be written.
     """
     LOG.info("converting %s to %s", file, folder)
-    with quiet(), redirect_stderr(StringIO()):  # a bar of its own that no setting hides
-        parts = _read(file)
+    with quiet():
+        with _counted(tell):
+            parts = _read(file)
+        tell("writing", 0, 1)
         part = Path(tempfile.mkdtemp(dir=folder.parent, suffix=".part"))
         try:
             for one in parts:
                 one.save_pretrained(part)
             if card:
                 (part / "README.md").write_text(card, encoding="utf-8")
-            part.chmod(0o755)  # temporary folders are their user's alone
+            part.chmod(0o755)  # temporary folders are their user's alone, and files of Safetensors
+            mode = (part / "config.json").stat().st_mode
+            for weights in part.glob("*.safetensors"):
+                weights.chmod(mode)
             return part.rename(folder)
         except SafetensorError as error:  # a full disk, too
             raise OSError(str(error)) from error
         finally:
             shutil.rmtree(part, ignore_errors=True)
+
+
+@contextmanager
+def _counted(tell: Tell) -> Iterator[None]:
+    """Report the tensors that Transformers reads, in place of a bar of its own that no setting hides."""
+    from transformers import modeling_gguf_pytorch_utils
+
+    reader: Any = modeling_gguf_pytorch_utils
+
+    def count(tensors: Sequence[Any], **_: Any) -> Iterator[Any]:
+        for done, tensor in enumerate(tensors):
+            tell("reading tensors", done, len(tensors))
+            yield tensor
+        tell("reading tensors", len(tensors), len(tensors))
+
+    bar = getattr(reader, "tqdm", None)
+    reader.tqdm = count
+    try:
+        yield
+    finally:
+        reader.tqdm = bar
 
 
 def _read(file: Path) -> tuple[Any, Any]:

@@ -290,6 +290,8 @@ def check_vocabulary(published: Published, target: Any) -> None:
         return
     rows = len(tensors.get("lm_head.weight", range(size)))
     drafted = min(rows, int(published.settings.get("draft_vocab_size") or rows))
+    if drafted < size and published.settings.get("vocab_size") == drafted:
+        raise published.refuse(f"it drafts {drafted} tokens, and the target has {size}: {OTHER_TARGET}")
     if drafted < size:
         raise published.refuse(
             f"it drafts {drafted} of the target's {size} tokens, and has no tensor d2t that says which: "
