@@ -2,7 +2,8 @@
 
 Run it in an environment with vLLM (`scripts/setup-vllm` makes one) on a quiet machine. Each method runs
 in an engine and process of its own: it warms up, then decodes the same texts with 1, 4 and 16 requests in
-flight. Plain vLLM runs first and last: their difference is the noise of the machine.
+flight. Plain vLLM runs first and last: their difference is the noise of the machine. With `--runs` all
+methods take turns so often, each run beginning with another one, and ratios are to plain vLLM of that run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from argparse import SUPPRESS, Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -22,6 +24,7 @@ from studies.common.tables import heading, row
 from studies.common.texts import spread
 
 PAGE = "docs/how-to/vllm.md"
+PLAIN = ("plain", "plain, again")
 
 
 def methods(model: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
@@ -48,6 +51,8 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--concurrency", type=numbers, default="1,4,16", help="with commas between them")
     parser.add_argument("--cores", default="0-1", help="cores that vLLM's threads are bound to")
+    parser.add_argument("--runs", type=int, default=1, help="times that the methods take turns")
+    parser.add_argument("--only", type=listed, default="", help="methods whose names have one of these parts")
     parser.add_argument("--one", help=SUPPRESS)
     options = parser.parse_args()
     if options.one is not None:
@@ -61,22 +66,25 @@ def engines(options: Namespace) -> list[dict[str, Any]]:
     """One engine after the other; those that do not start say why."""
     from draftwise.models.load import resolve
 
-    chosen = list(methods(resolve("zoo:general")))
+    every = list(methods(resolve("zoo:general")))
+    chosen = [one for one in every if not options.only or any(part in one[0] for part in options.only)]
+    turns = [k % len(chosen) for k in range(options.runs)]
+    work = [(run, *one) for run, at in enumerate(turns) for one in (*chosen[at:], *chosen[:at])]
     results: list[dict[str, Any]] = []
     start = perf_counter()
-    for k, (name, speculative) in enumerate(chosen):
-        left = (perf_counter() - start) / k * (len(chosen) - k) if k else 0.0
+    for k, (run, name, speculative) in enumerate(work):
+        left = (perf_counter() - start) / k * (len(work) - k) if k else 0.0
         about = f", about {left / 60:.1f} min left" if k else ""
-        print(f"{name} ({k + 1} of {len(chosen)}{about})", file=sys.stderr, flush=True)
+        print(f"{name} ({k + 1} of {len(work)}{about})", file=sys.stderr, flush=True)
         try:
             told = vllm.apart({"speculative": speculative}, cores=options.cores)
         except UserError as error:
             told = {"absent": str(error)}
-        plain = next((r["texts"] for r in results if r["name"] == "plain"), told.get("texts"))
-        same = sum(a == b for a, b in zip(plain or (), told.get("texts", ()), strict=False))
-        results.append({"name": name, "identical": same} | told)
+        results.append({"name": name, "run": run} | told)
+    plain: Sequence[Any] = next((r["texts"] for r in results if r["name"] in PLAIN and "texts" in r), ())
     for result in results:
-        result.pop("texts", None)
+        pairs = zip(plain, result.pop("texts", ()), strict=False)
+        result["identical"] = sum(a == b for a, b in pairs)
     return results
 
 
@@ -123,18 +131,28 @@ def counts(llm: Any) -> dict[str, int]:
 
 
 def table(results: Sequence[dict[str, Any]]) -> str:
-    """Tokens per second and speed-up over the mean of the two plain runs, as Markdown."""
-    plain = [r for r in results if r["name"].startswith("plain") and "levels" in r]
-    levels = list(plain[0]["levels"])
-    base = {level: sum(rate(r, level) for r in plain) / len(plain) for level in levels}
+    """Tokens per second and speed-up over plain vLLM of the same run, as Markdown: means, and the range of
+    several runs."""
+    ran = [r for r in results if "levels" in r]
+    levels = list(ran[0]["levels"])
     lines = [heading("method", *(f"{level} in flight" for level in levels), "identical")]
-    for r in results:
-        if "levels" not in r:
-            lines.append(row(r["name"], r["absent"][:80]))
+    for name in dict.fromkeys(r["name"] for r in results):
+        own = [r for r in ran if r["name"] == name]
+        if not own:
+            lines.append(row(name, next(r["absent"] for r in results if r["name"] == name)[:80]))
             continue
-        cells = [f"{rate(r, level):.0f} tok/s ({rate(r, level) / base[level]:.2f}x)" for level in levels]
-        lines.append(row(r["name"], *cells, r["identical"]))
+        cells = []
+        for level in levels:
+            ratios = [rate(r, level) / base(ran, r["run"], level) for r in own]
+            between = f", {min(ratios):.2f}-{max(ratios):.2f}" if len(ratios) > 1 else ""
+            cells.append(f"{fmean(rate(r, level) for r in own):.0f} tok/s ({fmean(ratios):.2f}x{between})")
+        lines.append(row(name, *cells, min(r["identical"] for r in own)))
     return "\n".join(lines)
+
+
+def base(ran: Sequence[dict[str, Any]], run: int, level: str) -> float:
+    """Tokens per second of plain vLLM in one run."""
+    return fmean(rate(r, level) for r in ran if r["run"] == run and r["name"] in PLAIN)
 
 
 def rate(result: dict[str, Any], level: str) -> float:

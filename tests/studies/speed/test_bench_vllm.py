@@ -1,0 +1,50 @@
+"""The table of a study inside vLLM: ratios are to plain vLLM of the same run."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+import pytest
+
+from draftwise.errors import UserError
+from studies.common import vllm
+from studies.speed.bench_vllm import engines, table
+
+
+def result(name: str, run: int, rate: float, identical: int = 2) -> dict[str, Any]:
+    return {
+        "name": name,
+        "run": run,
+        "levels": {"4": {"tokens": rate, "seconds": 1.0}},
+        "identical": identical,
+    }
+
+
+def test_a_ratio_is_to_plain_decoding_of_its_run() -> None:
+    fast = [result("plain", 0, 100.0), result("ours", 0, 150.0), result("plain, again", 0, 200.0)]
+    slow = [result("ours", 1, 40.0, identical=1), result("plain", 1, 80.0)]
+    absent = {"name": "other", "run": 0, "absent": "no such method", "identical": 0}
+    lines = table([*fast, *slow, absent]).splitlines()
+    cells = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in lines}
+    assert cells["ours"] == ["95 tok/s (0.75x, 0.50-1.00)", "1"]
+    assert cells["plain"] == ["90 tok/s (0.83x, 0.67-1.00)", "2"]
+    assert cells["other"] == ["no such method"]
+
+
+def test_methods_take_turns_and_texts_are_compared_with_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+
+    def apart(one: dict[str, Any], *, cores: str) -> dict[str, Any]:
+        told = one["speculative"]
+        begun.append(told["method"] if told else "plain")
+        if told and told["num_speculative_tokens"] == 5:
+            raise UserError("no memory")
+        return {"levels": {}, "texts": [[1], [2]] if told is None else [[1], [3]]}
+
+    monkeypatch.setattr(vllm, "apart", apart)
+    found = engines(Namespace(only=["ngram", "again"], runs=2, cores="0"))
+    assert begun == ["ngram", "ngram", "plain", "ngram", "plain", "ngram"]
+    assert [one["run"] for one in found] == [0, 0, 0, 1, 1, 1]
+    assert [one["identical"] for one in found] == [1, 0, 2, 0, 2, 1]
+    assert [one.get("absent") for one in found] == [None, "no memory", None, "no memory", None, None]
