@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
@@ -17,6 +17,7 @@ import torch
 
 from draftwise.core.loop import Loop
 from draftwise.core.roles import Drafter
+from draftwise.core.round import Round
 from draftwise.core.sampling import Sampling
 from draftwise.drafters.lookup.ngram import NgramDrafter
 from draftwise.drafters.neural.blocks import DFlashDrafter
@@ -150,22 +151,30 @@ def test_a_draft_that_is_chosen_given_the_text_has_the_law_of_a_live_one() -> No
             assert abs(pairs[(*pair, same)] - mean) <= 4.5 * mean**0.5, (pair, same)
 
 
+SAMPLED, MANY = Sampling(max_new_tokens=12, temperature=1.0, seed=0), drawn(600)
+
+
+@pytest.fixture(scope="module")
+def sampled(reads: HFTarget, team: dict[str, Drafter], tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    """Many sampled texts of one prompt, with a head's drafts."""
+    texts, folder = [Prompt("p", "c", prompts()[0])] * MANY, tmp_path_factory.mktemp("sampled")
+    return record_trace(reads, {GOOD: team[GOOD]}, texts, folder, SAMPLED, length=3)
+
+
 @pytest.mark.parametrize("rule", ["", "&stop=confidence(0.15)"])
 def test_sampled_drafts_of_a_head_are_in_distribution_those_of_live_rounds(
-    rule: str, reads: HFTarget, team: dict[str, Drafter], tmp_path: Path
+    rule: str, reads: HFTarget, team: dict[str, Drafter], sampled: Trace
 ) -> None:
     """Drafted and accepted tokens and rounds, also where a stop rule reads the drafts' signals."""
-    n, name = drawn(600), f"static?length=3&drafter={GOOD}{rule}"
-    texts = [Prompt("p", "c", prompts()[0])] * n
-    sampling = Sampling(max_new_tokens=12, temperature=1.0, seed=0)
-    head = {GOOD: team[GOOD]}
-    trace = record_trace(reads, head, texts, tmp_path, sampling, length=3)
+    n, name, head = MANY, f"static?length=3&drafter={GOOD}{rule}", {GOOD: team[GOOD]}
     made = method(name, [GOOD])
     loop = Loop(reads, head, made.policy, made.recorder, seed=11)
-    live = [list(loop.run([texts[0].tokens], replace(sampling, seed=None))) for _ in range(n)]
-    back = Replay(trace, method(name, [GOOD]), COSTS)
-    there = np.array([counts(rounds) for rounds in live])
-    here = np.array([counts(list(back.replay(ReplayState(one)))) for one in trace])
+    live: dict[int, list[Round]] = defaultdict(list)
+    for round in loop.run([prompts()[0]] * n, replace(SAMPLED, seed=None), batch=16):
+        live[round.request].append(round)
+    back = Replay(sampled, method(name, [GOOD]), COSTS)
+    there = np.array([counts(rounds) for rounds in live.values()])
+    here = np.array([counts(list(back.replay(ReplayState(one)))) for one in sampled])
     spread = np.sqrt(there.var(0) / n + here.var(0) / n)
     assert (np.abs(there.mean(0) - here.mean(0)) < 4 * spread).all(), (there.mean(0), here.mean(0))
     assert there[:, 2].mean() > 0.4, "nothing was accepted, so nothing was compared"
