@@ -90,4 +90,5 @@ def all_counts() -> dict[str, dict[str, float]]:
             for name in POLICIES:
                 how = "sampled" if temperature else "greedy"
                 found[f"{how} {name} {batch}"] = counted(name, sampling, batch)
-    return found | {"rows": moved_rows()}
+    penalised = Sampling(max_new_tokens=60, repetition_penalty=1.2)
+    return found | {"rows": moved_rows(), "penalised": counted("none", penalised, 1)}

@@ -47,6 +47,10 @@ def test_a_sampled_draft_of_a_model_is_verified_in_one_wait(counts: Counts, batc
     assert found["read targets/device_scores.py:read_all"] == 1.0
 
 
+def test_a_penalised_greedy_token_waits_once(counts: Counts) -> None:
+    assert counts["penalised"] == {"read models/distributions.py:top_token": 1.0}
+
+
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("how", ["greedy", "sampled"])
 def test_with_graphs_a_round_with_a_model_drafter_waits_twice(counts: Counts, how: str, batch: int) -> None:

@@ -176,8 +176,9 @@ def top_tokens(logits: Tensor) -> Tensor:
 
 def top_token(logits: Tensor) -> int:
     """The most likely token of a row of logits, shape (vocabulary,)."""
-    at = logits.argmax()
-    token, largest = torch.stack((at.double(), logits[at].double())).tolist()  # one transfer
+    at = logits.argmax(keepdim=True)
+    # One transfer: an index without dimensions would be one of its own.
+    token, largest = torch.cat((at.double(), logits.gather(0, at).double())).tolist()
     if not largest > -inf:  # NaN as well
         raise no_token()
     return int(token)

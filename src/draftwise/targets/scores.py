@@ -212,7 +212,7 @@ class SampledScores(RawScores):
             return self.rows[node + 1]
         if node not in self._distributions:
             history = [*self.request.tokens[: self.start], *self._path(node)]
-            ids: Any = torch.tensor([history], device=self.logits.device)
+            ids: Any = torch.tensor([history]).to(self.logits.device, non_blocking=True)
             # A copy: a processor may write to its input, and these rows are needed unchanged.
             row = self.chain.historic(ids, self.logits[node + 1][None].to(torch.float32, copy=True))
             self._distributions[node] = self._warped(row)[0]
