@@ -24,9 +24,9 @@ for line in sys.stdin:
     asked = json.loads(line)
     if 8 in asked["ids"]:
         sys.exit(3)
-    told = {"tokens": asked["ids"][::-1] + asked["eos"], "seconds": 0.5, "rounds": 2, "drafted": 4}
-    told["ttft_s"] = 0.25
-    print(json.dumps({"error": "cannot"} if 9 in asked["ids"] else told | {"asked": asked}), flush=True)
+    times = {"seconds": 0.5, "ttft_s": 0.25}
+    text = {"tokens": asked["ids"][::-1] + asked["eos"], "rounds": 2, "drafted": 4} | times
+    print(json.dumps({"error": "cannot"} if 9 in asked["ids"] else text | {"asked": asked}), flush=True)
 """
 COMMAND = [sys.executable, "-c", ECHO]
 LAW = Generation(6, 0.7, seed=2)

@@ -229,7 +229,8 @@ def test_seconds_of_a_batch_are_shared_out(models: Models) -> None:
 def test_the_time_to_the_first_tokens_is_that_of_the_first_round(models: Models) -> None:
     (text,) = Policy("static-3", models).decode(letters(1), Generation(12))
     assert len(text.log) > 1 and text.first_tokens == len(text.log[0].tokens)
-    assert text.ttft_s and text.log[0].seconds.total <= text.ttft_s < text.seconds
+    later = sum(round.seconds.total for round in text.log[1:])
+    assert text.ttft_s and text.log[0].seconds.total <= text.ttft_s <= text.seconds - later
 
 
 def test_rounds_that_a_policy_left_out_are_written_too(

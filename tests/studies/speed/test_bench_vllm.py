@@ -36,15 +36,15 @@ def test_methods_take_turns_and_texts_are_compared_with_plain_ones(monkeypatch: 
     begun: list[str] = []
 
     def apart(one: dict[str, Any], *, cores: str) -> dict[str, Any]:
-        told = one["speculative"]
-        begun.append(told["method"] if told else "plain")
-        if told and told["num_speculative_tokens"] == 5:
+        config = one["speculative"]
+        begun.append(config["method"] if config else "plain")
+        if config and config["num_speculative_tokens"] == 5:
             raise UserError("no memory")
-        return {"levels": {}, "texts": [[1], [2]] if told is None else [[1], [3]]}
+        return {"levels": {}, "texts": [[1], [2]] if config is None else [[1], [3]]}
 
     monkeypatch.setattr(vllm, "apart", apart)
-    found = engines(Namespace(only=["ngram", "again"], runs=2, cores="0"))
+    results = engines(Namespace(only=["ngram", "again"], runs=2, cores="0"))
     assert begun == ["ngram", "ngram", "plain", "ngram", "plain", "ngram"]
-    assert [one["run"] for one in found] == [0, 0, 0, 1, 1, 1]
-    assert [one["identical"] for one in found] == [1, 0, 2, 0, 2, 1]
-    assert [one.get("absent") for one in found] == [None, "no memory", None, "no memory", None, None]
+    assert [one["run"] for one in results] == [0, 0, 0, 1, 1, 1]
+    assert [one["identical"] for one in results] == [1, 0, 2, 0, 2, 1]
+    assert [one.get("absent") for one in results] == [None, "no memory", None, "no memory", None, None]
