@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from draftwise.errors import UserError
+from draftwise.hosts.vllm.options import EngineDrafter
 from studies.common import vllm
 from studies.common.command import command, listed, numbers, start
 from studies.common.tables import heading, row
@@ -27,8 +28,15 @@ PAGE = "docs/how-to/vllm.md"
 PLAIN = ("plain", "plain, again")
 
 
-def methods(model: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Names, and what vLLM is told of each; `drafters` marks ours."""
+def methods(own: str, beside: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Names, and what vLLM is told of each; `drafters` marks ours.
+
+    `own` is vLLM's proposer with a model, as `vllm:eagle3:PATH`; `beside` are the drafters beside the engine.
+    """
+    from draftwise.models.load import resolve
+
+    model = EngineDrafter.parse(own)
+    noun = model.method.replace("_", " ")
     yield "plain", None
     yield "plain, no asynchronous scheduling", {"async_scheduling": False}
     for length in (3, 5):
@@ -36,17 +44,19 @@ def methods(model: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
         yield f"vllm ngram {length}", {"method": "ngram", "num_speculative_tokens": length} | lookup
     yield "vllm suffix 16", {"method": "suffix", "num_speculative_tokens": 16}
     for length in (1, 3):
-        draft = {"method": "draft_model", "num_speculative_tokens": length, "model": model}
-        yield f"vllm draft model {length}", draft
+        draft = {"method": model.method, "num_speculative_tokens": length, "model": resolve(model.path)}
+        yield f"vllm {noun} {length}", draft
     for policy in ("metasd-ucb", "hedgespec", "auto"):
-        yield f"draftwise {policy}", {"drafters": listed(vllm.DRAFTERS), "policy": policy}
-    yield "draftwise auto, vLLM's model", {"drafters": [f"vllm:draft_model:{model}", "ngram", "suffix"]}
+        yield f"draftwise {policy}", {"drafters": listed(beside), "policy": policy}
+    yield f"draftwise auto, vLLM's {noun}", {"drafters": [own, "ngram", "suffix"]}
     yield "plain, again", None
 
 
 def main() -> None:
     parser = command(__doc__, PAGE)
     parser.add_argument("--target", default="zoo:target")
+    parser.add_argument("--own", default="vllm:draft_model:zoo:general", help="vLLM's drafter with a model")
+    parser.add_argument("--beside", default=vllm.DRAFTERS, help="our drafters beside the engine")
     parser.add_argument("--prompts", type=int, default=26)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--concurrency", type=numbers, default="1,4,16", help="with commas between them")
@@ -64,9 +74,7 @@ def main() -> None:
 
 def engines(options: Namespace) -> list[dict[str, Any]]:
     """One engine after the other; those that do not start say why."""
-    from draftwise.models.load import resolve
-
-    every = list(methods(resolve("zoo:general")))
+    every = list(methods(options.own, options.beside))
     chosen = [one for one in every if not options.only or any(part in one[0] for part in options.only)]
     turns = [k % len(chosen) for k in range(options.runs)]
     work = [(run, *one) for run, at in enumerate(turns) for one in (*chosen[at:], *chosen[:at])]

@@ -9,7 +9,9 @@ import pytest
 
 from draftwise.errors import UserError
 from studies.common import vllm
-from studies.speed.bench_vllm import engines, table
+from studies.speed.bench_vllm import engines, methods, table
+
+GIVEN = {"own": "vllm:draft_model:zoo:general", "beside": "ngram,suffix", "cores": "0"}
 
 
 def result(name: str, run: int, rate: float, identical: int = 2) -> dict[str, Any]:
@@ -43,8 +45,20 @@ def test_methods_take_turns_and_texts_are_compared_with_plain_ones(monkeypatch: 
         return {"levels": {}, "texts": [[1], [2]] if config is None else [[1], [3]]}
 
     monkeypatch.setattr(vllm, "apart", apart)
-    results = engines(Namespace(only=["ngram", "again"], runs=2, cores="0"))
+    results = engines(Namespace(**GIVEN, only=["ngram", "again"], runs=2))
     assert begun == ["ngram", "ngram", "plain", "ngram", "plain", "ngram"]
     assert [one["run"] for one in results] == [0, 0, 0, 1, 1, 1]
     assert [one["identical"] for one in results] == [1, 0, 2, 0, 2, 1]
     assert [one.get("absent") for one in results] == [None, "no memory", None, "no memory", None, None]
+
+
+def test_vllms_model_is_the_one_that_is_named() -> None:
+    """A head is a method of its own, in vLLM and beside our policies; ours beside the engine are others."""
+    every = dict(methods("vllm:eagle3:zoo:smollm2-eagle3", "suffix"))
+    for length in (1, 3):
+        given = every[f"vllm eagle3 {length}"]
+        assert given and given["method"] == "eagle3" and given["model"].endswith("smollm2-eagle3")
+        assert given["num_speculative_tokens"] == length
+    mine, beside = every["draftwise auto, vLLM's eagle3"], every["draftwise auto"]
+    assert mine and mine["drafters"] == ["vllm:eagle3:zoo:smollm2-eagle3", "ngram", "suffix"]
+    assert beside and beside["drafters"] == ["suffix"] and not any("draft model" in name for name in every)
