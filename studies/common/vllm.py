@@ -61,7 +61,7 @@ def apart(one: dict[str, Any], *, cores: str = "") -> dict[str, Any]:
             where: dict[str, Any] = {"stdout": err, "stderr": err, "env": os.environ | settings() | own}
             ended = subprocess.run(arguments, check=False, **where if cores else {})
         if ended.returncode or not out.exists():
-            lines = [line for line in log.read_text().splitlines() if "Error" in line]
+            lines = [line for line in log.read_text().splitlines() if "Error" in line or "error: " in line]
             raise UserError(lines[-1][-200:] if lines else f"ended with status {ended.returncode}")
         result: dict[str, Any] = json.loads(out.read_text())
     return result

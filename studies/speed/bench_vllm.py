@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from draftwise.errors import UserError
-from draftwise.hosts.vllm.options import EngineDrafter
+from draftwise.hosts.vllm.options import own_model
 from studies.common import vllm
 from studies.common.command import command, listed, numbers, start
 from studies.common.tables import heading, row
@@ -32,10 +32,15 @@ def methods(own: str, beside: str) -> Iterator[tuple[str, dict[str, Any] | None]
     """Names, and what vLLM is told of each; `drafters` marks ours.
 
     `own` is vLLM's proposer with a model, as `vllm:eagle3:PATH`; `beside` are the drafters beside the engine.
+
+    Raises:
+        UserError: `own` is none.
     """
     from draftwise.models.load import resolve
 
-    model = EngineDrafter.parse(own)
+    if (model := own_model([own])) is None:
+        raise UserError(f"--own {own}: give a model that vLLM drafts with, such as vllm:eagle3:PATH")
+    weights = {"model": resolve(model.path)} if model.path else {}
     noun = model.method.replace("_", " ")
     yield "plain", None
     yield "plain, no asynchronous scheduling", {"async_scheduling": False}
@@ -44,8 +49,7 @@ def methods(own: str, beside: str) -> Iterator[tuple[str, dict[str, Any] | None]
         yield f"vllm ngram {length}", {"method": "ngram", "num_speculative_tokens": length} | lookup
     yield "vllm suffix 16", {"method": "suffix", "num_speculative_tokens": 16}
     for length in (1, 3):
-        draft = {"method": model.method, "num_speculative_tokens": length, "model": resolve(model.path)}
-        yield f"vllm {noun} {length}", draft
+        yield f"vllm {noun} {length}", {"method": model.method, "num_speculative_tokens": length} | weights
     for policy in ("metasd-ucb", "hedgespec", "auto"):
         yield f"draftwise {policy}", {"drafters": listed(beside), "policy": policy}
     yield f"draftwise auto, vLLM's {noun}", {"drafters": [own, "ngram", "suffix"]}
@@ -73,9 +77,19 @@ def main() -> None:
 
 
 def engines(options: Namespace) -> list[dict[str, Any]]:
-    """One engine after the other; those that do not start say why."""
+    """One engine after the other; those that do not start say why.
+
+    Raises:
+        UserError: an option that names nothing, before any engine starts.
+    """
+    from draftwise.models.load import resolve
+
+    resolve(options.target)
     every = list(methods(options.own, options.beside))
     chosen = [one for one in every if not options.only or any(part in one[0] for part in options.only)]
+    if not chosen:
+        listing = "; ".join(name for name, _ in every)
+        raise UserError(f"--only {','.join(options.only)}: no method has such a name; choose from {listing}")
     turns = [k % len(chosen) for k in range(options.runs)]
     work = [(run, *one) for run, at in enumerate(turns) for one in (*chosen[at:], *chosen[:at])]
     results: list[dict[str, Any]] = []
@@ -141,7 +155,8 @@ def counts(llm: Any) -> dict[str, int]:
 def table(results: Sequence[dict[str, Any]]) -> str:
     """Tokens per second and speed-up over plain vLLM of the same run, as Markdown: means, and the range of
     several runs."""
-    ran = [r for r in results if "levels" in r]
+    if not (ran := [r for r in results if "levels" in r]):
+        raise UserError(f"no engine of vLLM ran: {results[0]['absent']}")
     levels = list(ran[0]["levels"])
     lines = [heading("method", *(f"{level} in flight" for level in levels), "identical")]
     for name in dict.fromkeys(r["name"] for r in results):

@@ -11,7 +11,14 @@ from draftwise.errors import UserError
 from studies.common import vllm
 from studies.speed.bench_vllm import engines, methods, table
 
-GIVEN = {"own": "vllm:draft_model:zoo:general", "beside": "ngram,suffix", "cores": "0"}
+GIVEN = {
+    "target": "zoo:target",
+    "own": "vllm:draft_model:zoo:general",
+    "beside": "ngram,suffix",
+    "cores": "0",
+    "runs": 1,
+    "only": ["again"],
+}
 
 
 def result(name: str, run: int, rate: float, identical: int = 2) -> dict[str, Any]:
@@ -45,7 +52,7 @@ def test_methods_take_turns_and_texts_are_compared_with_plain_ones(monkeypatch: 
         return {"levels": {}, "texts": [[1], [2]] if config is None else [[1], [3]]}
 
     monkeypatch.setattr(vllm, "apart", apart)
-    results = engines(Namespace(**GIVEN, only=["ngram", "again"], runs=2))
+    results = engines(Namespace(**GIVEN | {"only": ["ngram", "again"], "runs": 2}))
     assert begun == ["ngram", "ngram", "plain", "ngram", "plain", "ngram"]
     assert [one["run"] for one in results] == [0, 0, 0, 1, 1, 1]
     assert [one["identical"] for one in results] == [1, 0, 2, 0, 2, 1]
@@ -62,3 +69,33 @@ def test_vllms_model_is_the_one_that_is_named() -> None:
     mine, beside = every["draftwise auto, vLLM's eagle3"], every["draftwise auto"]
     assert mine and mine["drafters"] == ["vllm:eagle3:zoo:smollm2-eagle3", "ngram", "suffix"]
     assert beside and beside["drafters"] == ["suffix"] and not any("draft model" in name for name in every)
+
+
+def test_a_model_without_a_path_is_part_of_the_target() -> None:
+    given = dict(methods("vllm:mtp", "suffix"))["vllm mtp 1"]
+    assert given == {"method": "mtp", "num_speculative_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"own": "vllm:ngram"}, "--own vllm:ngram: give a model"),
+        ({"own": "suffix"}, "--own suffix: give a model"),
+        ({"only": ["nothing"]}, "--only nothing: .*choose from plain; "),
+        ({"target": "zoo:nowhere"}, "unknown model 'zoo:nowhere'"),
+    ],
+)
+def test_a_wrong_option_starts_no_engine(
+    monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], line: str
+) -> None:
+    def apart(one: dict[str, Any], *, cores: str) -> dict[str, Any]:
+        raise AssertionError("an engine was started")
+
+    monkeypatch.setattr(vllm, "apart", apart)
+    with pytest.raises(UserError, match=line):
+        engines(Namespace(**GIVEN | wrong))
+
+
+def test_where_no_engine_runs_the_reason_is_told() -> None:
+    with pytest.raises(UserError, match="no engine of vLLM ran: no memory"):
+        table([{"name": "plain", "run": 0, "absent": "no memory", "identical": 0}])
